@@ -1,0 +1,1 @@
+"""The cpu lane: numpy, the reference for every faster kernel."""

@@ -1,0 +1,77 @@
+"""Attention over a KV cache in numpy."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+from attrs import frozen
+
+from caldrix.models.program import KvCache
+from caldrix.weights.tensor import Float32
+
+_SCORES_AT_A_TIME = 4_000_000
+"""Queries are taken in blocks of about so many scores, so that a long context needs no more."""
+
+
+@frozen(eq=False)
+class CacheArrays:
+    """A layer's keys and values, each ``[rows, kv_heads, context, head_dim]`` float32."""
+
+    keys: Float32
+    values: Float32
+    window: int | None
+
+    @classmethod
+    def allocate(cls, cache: KvCache, rows: int, context: int) -> Self:
+        """Zeroed arrays; the system gives their memory as it is first written."""
+        shape = (rows, cache.kv_heads, context, cache.head_dim)
+        return cls(np.zeros(shape, np.float32), np.zeros(shape, np.float32), cache.window)
+
+    def write(self, row: int, start: int, keys: Float32, values: Float32) -> None:
+        """Puts ``[tokens, kv_heads * head_dim]`` keys and values at ``start`` and after."""
+        tokens = len(keys)
+        _, heads, _, head_dim = self.keys.shape
+        for cached, new in ((self.keys, keys), (self.values, values)):
+            by_head = new.reshape(tokens, heads, head_dim).swapaxes(0, 1)
+            cached[row, :, start : start + tokens] = by_head
+
+
+def attend(queries: Float32, cache: CacheArrays, row: int, start: int) -> Float32:
+    """Causal attention of scaled queries ``[tokens, heads * head_dim]`` from position ``start`` on.
+
+    The cache already holds this step's keys and values. Returns the same shape.
+    """
+    tokens = len(queries)
+    kv_heads, head_dim = cache.keys.shape[1], cache.keys.shape[3]
+    heads = queries.shape[1] // head_dim
+    out = np.empty(queries.shape, np.float32)
+    most = max(1, _SCORES_AT_A_TIME // (heads * (start + tokens)))
+    for first in range(0, tokens, most):
+        stop = min(first + most, tokens)
+        block = queries[first:stop].reshape(stop - first, kv_heads, -1, head_dim)
+        out[first:stop] = _attend_block(
+            block.transpose(1, 2, 0, 3), cache, row, start + first
+        ).reshape(stop - first, -1)
+    return out
+
+
+def _attend_block(queries: Float32, cache: CacheArrays, row: int, start: int) -> Float32:
+    """For ``[kv_heads, group, tokens, dim]`` queries: ``[tokens, kv_heads, group, dim]``."""
+    kv_heads, group, tokens, head_dim = queries.shape
+    end = start + tokens
+    seen = 0 if cache.window is None else max(0, start + 1 - cache.window)
+    keys, values = cache.keys[row, :, seen:end], cache.values[row, :, seen:end]
+    flat = queries.reshape(kv_heads, group * tokens, head_dim)
+    scores = (flat @ keys.swapaxes(1, 2)).reshape(kv_heads, group, tokens, end - seen)
+    if tokens > 1:
+        position, key = np.arange(start, end)[:, None], np.arange(seen, end)
+        hidden = key > position
+        if cache.window is not None:
+            hidden |= key <= position - cache.window
+        scores[..., hidden] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    attended: Float32 = weights.reshape(kv_heads, group * tokens, -1) @ values
+    return attended.reshape(kv_heads, group, tokens, head_dim).transpose(2, 0, 1, 3)

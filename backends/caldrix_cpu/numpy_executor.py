@@ -1,0 +1,62 @@
+"""Runs a Program in float32 with numpy: the reference for every faster kernel.
+
+Each operation becomes a function over a list of registers, one for each Value. Projections of the
+same input are one matrix product. A register is dropped after its last use, so a long prefill
+keeps few of its matrices at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from caldrix.models.lane import LaneError, LaneOptions, Slice
+from caldrix.models.program import Program
+from caldrix.weights.tensor import Float32, Tensor
+from caldrix_cpu.numpy_kernels import Kernel, compile_kernels
+from caldrix_cpu.numpy_step import Step
+
+
+class NumpyExecutor:
+    """See `caldrix.models.lane.Executor`."""
+
+    def __init__(self, program: Program, kernels: Sequence[Kernel], options: LaneOptions) -> None:
+        self._kernels = kernels
+        self._registers = len(program.operations)
+        self._options = options
+
+    def step(self, slices: Sequence[Slice]) -> Float32:
+        """Computes the slices; the result is a fresh array, ``[sum of wanted, vocab_size]``."""
+        step = Step.of(slices)
+        if step.positions.max() >= self._options.context:
+            raise LaneError(f"a slice ends past the context of {self._options.context} positions")
+        registers: list[Float32 | None] = [None] * self._registers
+        # exp overflows to infinity in a gate whose value is then exactly the limit, zero.
+        with np.errstate(over="ignore"):
+            for kernel in self._kernels:
+                kernel.run(registers, step)
+                for index in kernel.dead:
+                    registers[index] = None
+        logits = registers[-1]
+        assert logits is not None
+        return logits
+
+
+@contextmanager
+def numpy_executor(
+    program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+) -> Iterator[NumpyExecutor]:
+    """An executor that holds the decoded weights and KV caches while the block lasts.
+
+    ``options.threads`` bounds the threads of numpy's BLAS, for the whole process.
+    """
+    kernels = compile_kernels(program, weights, options)
+    with threadpool_limits(options.threads, user_api="blas"):
+        try:
+            yield NumpyExecutor(program, kernels, options)
+        finally:
+            # The kernels hold the arrays; an executor that outlives the block must not.
+            kernels.clear()

@@ -1,0 +1,280 @@
+"""The numpy form of each operation, and the compilation of a Program to a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from attrs import frozen
+
+from caldrix.models.lane import LaneOptions
+from caldrix.models.program import (
+    Activation,
+    Add,
+    Attend,
+    Embed,
+    Gate,
+    Linear,
+    Logits,
+    Operation,
+    Program,
+    RmsNorm,
+    Rope,
+    Select,
+    Value,
+    inputs,
+)
+from caldrix.weights.tensor import Float32, Tensor
+from caldrix_cpu.numpy_attention import CacheArrays, attend
+from caldrix_cpu.numpy_rotation import Rotation
+from caldrix_cpu.numpy_step import Step
+
+Registers: TypeAlias = list[Float32 | None]
+
+
+Run: TypeAlias = Callable[[Registers, Step], None]
+
+
+@frozen(eq=False)
+class Kernel:
+    """One or more operations, ready to run, and the registers nobody reads after them."""
+
+    run: Run
+    dead: tuple[int, ...]
+
+
+def compile_kernels(
+    program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+) -> list[Kernel]:
+    """The kernels of a Program in order, with their weights decoded and their caches allocated."""
+    return _Compiler(program, weights, options).compile()
+
+
+class _Compiler:
+    def __init__(
+        self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> None:
+        self._program = program
+        self._weights = weights
+        self._decoded: dict[str, Float32] = {}
+        self._rotations: dict[tuple[tuple[float, ...], bool], Rotation] = {}
+        self._context = options.context
+        self._caches = [
+            CacheArrays.allocate(cache, options.rows, options.context) for cache in program.caches
+        ]
+
+    def compile(self) -> list[Kernel]:
+        groups = _grouped(self._program.operations)
+        last_use: dict[Value, int] = {}
+        for index, group in enumerate(groups):
+            for operation in group:
+                last_use.update(dict.fromkeys(inputs(operation), index))
+        dead: list[list[int]] = [[] for _ in groups]
+        for value, index in last_use.items():
+            dead[index].append(value.index)
+        return [
+            Kernel(self._group(group), tuple(values))
+            for group, values in zip(groups, dead, strict=True)
+        ]
+
+    def _group(self, group: Sequence[Operation]) -> Run:
+        projections = [operation for operation in group if isinstance(operation, Linear)]
+        if projections:
+            return self._linear(projections)
+        (operation,) = group
+        match operation:
+            case Embed():
+                return self._embed(operation)
+            case RmsNorm():
+                return _rms_norm(operation, self._decode(operation.weight))
+            case Rope():
+                return _rope(operation, self._rotation(operation))
+            case Attend():
+                return _attend(operation, self._caches[operation.cache])
+            case Gate():
+                return _gate(operation)
+            case Add():
+                return _add(operation)
+            case Select():
+                return _select(operation)
+            case Logits():
+                weight = self._decode(operation.weight)
+                return _project(operation.x.index, ((operation.out.index, slice(None)),), weight)
+            case _:
+                raise AssertionError(f"no kernel for {operation}")
+
+    def _linear(self, projections: Sequence[Linear]) -> Run:
+        """One product for all projections of an input; their outputs are views of it."""
+        x = projections[0].x
+        widths = [operation.out.width for operation in projections]
+        weight = np.empty((sum(widths), x.width), np.float32)
+        bias = np.zeros(sum(widths), np.float32)
+        outs: list[tuple[int, slice]] = []
+        start = 0
+        for operation, width in zip(projections, widths, strict=True):
+            part = slice(start, start + width)
+            weight[part] = self._weights[operation.weight].to_float32()
+            if operation.bias is not None:
+                bias[part] = self._decode(operation.bias)
+            outs.append((operation.out.index, part))
+            start += width
+        return _project(x.index, tuple(outs), weight, bias if bias.any() else None)
+
+    def _embed(self, operation: Embed) -> Run:
+        """Looks rows up in the decoded matrix where one is kept, else decodes them as needed."""
+        tensor, out = self._weights[operation.weight], operation.out.index
+        scale = np.float32(operation.scale)
+        logits = self._program.operations[-1]
+        tied = isinstance(logits, Logits) and logits.weight == operation.weight
+        table = self._decode(operation.weight) if tied else None
+
+        def run(registers: Registers, step: Step) -> None:
+            rows = tensor.rows_to_float32(step.tokens) if table is None else table[step.tokens]
+            registers[out] = rows * scale if scale != 1 else rows
+
+        return run
+
+    def _decode(self, name: str) -> Float32:
+        if name not in self._decoded:
+            self._decoded[name] = self._weights[name].to_float32()
+        return self._decoded[name]
+
+    def _rotation(self, operation: Rope) -> Rotation:
+        """One for all operations with the same frequencies."""
+        key = operation.frequencies, operation.interleaved
+        if key not in self._rotations:
+            self._rotations[key] = Rotation(*key, self._context)
+        return self._rotations[key]
+
+
+def _grouped(operations: Sequence[Operation]) -> list[list[Operation]]:
+    """The operations in order, projections of one input drawn together at the first of them."""
+    groups: list[list[Operation]] = []
+    projections: dict[Value, list[Operation]] = {}
+    for operation in operations:
+        if isinstance(operation, Linear) and operation.x in projections:
+            projections[operation.x].append(operation)
+            continue
+        groups.append([operation])
+        if isinstance(operation, Linear):
+            projections[operation.x] = groups[-1]
+    return groups
+
+
+def _read(registers: Registers, index: int) -> Float32:
+    value = registers[index]
+    assert value is not None
+    return value
+
+
+def _project(
+    x: int, outs: tuple[tuple[int, slice], ...], weight: Float32, bias: Float32 | None = None
+) -> Run:
+    def run(registers: Registers, step: Step) -> None:
+        value = _read(registers, x)
+        # One token is a matrix-vector product, which BLAS does at the memory's speed.
+        y = (weight @ value[0])[None] if len(value) == 1 else value @ weight.T
+        if bias is not None:
+            y += bias
+        for out, part in outs:
+            registers[out] = y[:, part]
+
+    return run
+
+
+def _rms_norm(operation: RmsNorm, weight: Float32) -> Run:
+    x, out, groups = operation.x.index, operation.out.index, operation.groups
+    width = operation.x.width // groups
+    eps = np.float32(operation.eps)
+    scale = weight + np.float32(operation.offset)
+
+    def run(registers: Registers, step: Step) -> None:
+        value = _read(registers, x)
+        parts = value.reshape(len(value), groups, width)
+        mean_square = np.vecdot(parts, parts)[..., None] / np.float32(width)
+        normed = parts / np.sqrt(mean_square + eps) * scale
+        registers[out] = normed.reshape(value.shape)
+
+    return run
+
+
+def _rope(operation: Rope, turn: Rotation) -> Run:
+    x, out, heads = operation.x.index, operation.out.index, operation.heads
+    head_dim = operation.x.width // heads
+    turned = 2 * len(operation.frequencies)
+
+    def run(registers: Registers, step: Step) -> None:
+        value = _read(registers, x)
+        by_head = value.reshape(len(value), heads, head_dim)
+        if turned == head_dim:
+            result = turn(by_head, step)
+        else:
+            result = by_head.copy()
+            result[..., :turned] = turn(by_head[..., :turned], step)
+        registers[out] = result.reshape(len(value), -1)
+
+    return run
+
+
+def _attend(operation: Attend, cache: CacheArrays) -> Run:
+    q, k, v = operation.q.index, operation.k.index, operation.v.index
+    out, scale = operation.out.index, np.float32(operation.scale)
+
+    def run(registers: Registers, step: Step) -> None:
+        queries, keys, values = (_read(registers, index) for index in (q, k, v))
+        attended = np.empty(queries.shape, np.float32)
+        first = 0
+        for part in step.slices:
+            tokens = slice(first, first + len(part.tokens))
+            cache.write(part.row, part.start, keys[tokens], values[tokens])
+            attended[tokens] = attend(queries[tokens] * scale, cache, part.row, part.start)
+            first = tokens.stop
+        registers[out] = attended
+
+    return run
+
+
+def _gate(operation: Gate) -> Run:
+    gate, up, out = operation.gate.index, operation.up.index, operation.out.index
+    activate = _ACTIVATIONS[operation.activation]
+
+    def run(registers: Registers, step: Step) -> None:
+        registers[out] = activate(_read(registers, gate)) * _read(registers, up)
+
+    return run
+
+
+def _silu(x: Float32) -> Float32:
+    activated: Float32 = x / (1 + np.exp(-x))
+    return activated
+
+
+def _gelu_tanh(x: Float32) -> Float32:
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    activated: Float32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return activated
+
+
+_ACTIVATIONS: Mapping[Activation, Callable[[Float32], Float32]] = {
+    Activation.SILU: _silu,
+    Activation.GELU_TANH: _gelu_tanh,
+}
+
+
+def _add(operation: Add) -> Run:
+    a, b, out = operation.a.index, operation.b.index, operation.out.index
+
+    def run(registers: Registers, step: Step) -> None:
+        registers[out] = _read(registers, a) + _read(registers, b)
+
+    return run
+
+
+def _select(operation: Select) -> Run:
+    x, out = operation.x.index, operation.out.index
+
+    def run(registers: Registers, step: Step) -> None:
+        registers[out] = _read(registers, x)[step.wanted]
+
+    return run

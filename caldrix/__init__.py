@@ -1,0 +1,1 @@
+"""A local inference server whose documentation is executable."""

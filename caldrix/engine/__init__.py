@@ -1,0 +1,1 @@
+"""The engine: admission, scheduling, sampling. It knows nothing of HTTP."""

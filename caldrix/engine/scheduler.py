@@ -1,0 +1,76 @@
+"""Who waits, who runs, and what the next step computes. No IO and no clock: a plain machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as SequenceOf
+
+from attrs import frozen
+
+from caldrix.engine.errors import QueueFull
+from caldrix.engine.sequence import Sequence
+from caldrix.models.lane import Slice
+
+PREFILL_SLICE = 512
+"""Prompt tokens computed in one step, so that leaving and joining never wait for a long prompt."""
+
+
+@frozen
+class Work:
+    """One sequence's part of a step."""
+
+    sequence: Sequence
+    slice: Slice
+
+
+class Scheduler:
+    """First come, first served, over a fixed number of rows."""
+
+    def __init__(self, rows: int, queue_depth: int) -> None:
+        self._free_rows = list(reversed(range(rows)))
+        self._queue_depth = queue_depth
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold a row."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queue."""
+        return len(self._waiting)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Takes a sequence in, to a free row or into the queue. Raises QueueFull."""
+        if self._free_rows and not self._waiting:
+            self._start(sequence)
+        elif len(self._waiting) < self._queue_depth:
+            self._waiting.append(sequence)
+        else:
+            raise QueueFull
+
+    def sweep(self) -> None:
+        """Frees the rows and places of sequences that ended, and gives them to those who wait."""
+        for sequence in self._running:
+            if sequence.ended:
+                assert sequence.row is not None
+                self._free_rows.append(sequence.row)
+                sequence.row = None
+        self._running = [sequence for sequence in self._running if not sequence.ended]
+        self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
+        while self._free_rows and self._waiting:
+            self._start(self._waiting.popleft())
+
+    def plan(self) -> SequenceOf[Work]:
+        """The next step: a slice of every running sequence."""
+        return [Work(sequence, sequence.next_slice(PREFILL_SLICE)) for sequence in self._running]
+
+    def everyone(self) -> SequenceOf[Sequence]:
+        """All sequences that hold a row or wait for one."""
+        return [*self._running, *self._waiting]
+
+    def _start(self, sequence: Sequence) -> None:
+        sequence.row = self._free_rows.pop()
+        self._running.append(sequence)

@@ -1,0 +1,187 @@
+"""What decoder-only families share: their sizes, and the blocks they are built of.
+
+A family names its weights as its published safetensors do (``model.layers.0.self_attn...``); for
+GGUF files a table translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from caldrix.models.fields import Fields
+from caldrix.models.program import Activation, KvCache, Program, ProgramBuilder, Value
+from caldrix.weights.tensor import Tensor
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+GGUF_NAMES: Mapping[str, str] = {
+    EMBEDDING: "token_embd.weight",
+    FINAL_NORM: "output_norm.weight",
+    HEAD: "output.weight",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+"""Names in GGUF files: whole ones, and those of a layer's parts without their ends."""
+
+
+@frozen
+class Dimensions:
+    """The sizes every decoder has."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_context: int
+    eps: float
+    tied: bool
+    """Whether the embedding is the output matrix too."""
+
+    @classmethod
+    def from_config(
+        cls, config: Fields, *, tied: bool = False, head_dim: int | None = None
+    ) -> Dimensions:
+        """From config.json; ``tied`` and ``head_dim`` are the family's defaults."""
+        hidden = config.integer("hidden_size")
+        heads = config.integer("num_attention_heads")
+        return cls(
+            hidden=hidden,
+            intermediate=config.integer("intermediate_size"),
+            layers=config.integer("num_hidden_layers"),
+            heads=heads,
+            kv_heads=config.integer("num_key_value_heads", heads),
+            head_dim=config.integer("head_dim", head_dim or max(1, hidden // heads)),
+            vocab=config.integer("vocab_size"),
+            max_context=config.integer("max_position_embeddings"),
+            eps=config.number("rms_norm_eps"),
+            tied=config.flag("tie_word_embeddings", tied),
+        )
+
+    @classmethod
+    def from_gguf(cls, metadata: Fields, tensors: Mapping[str, Tensor]) -> Dimensions:
+        """From GGUF metadata; the vocabulary's size is the embedding's."""
+        hidden = metadata.integer("embedding_length")
+        heads = metadata.integer("attention.head_count")
+        head_dim = metadata.integer("attention.key_length", max(1, hidden // heads))
+        metadata.require("attention.value_length", head_dim)
+        embedding = tensors.get(GGUF_NAMES[EMBEDDING])
+        return cls(
+            hidden=hidden,
+            intermediate=metadata.integer("feed_forward_length"),
+            layers=metadata.integer("block_count"),
+            heads=heads,
+            kv_heads=metadata.integer("attention.head_count_kv", heads),
+            head_dim=head_dim,
+            vocab=embedding.shape[0] if embedding is not None else metadata.integer("vocab_size"),
+            max_context=metadata.integer("context_length"),
+            eps=metadata.number("attention.layer_norm_rms_epsilon"),
+            tied=GGUF_NAMES[HEAD] not in tensors,
+        )
+
+    def builder(self, family: str) -> ProgramBuilder:
+        """A builder for a program of these sizes."""
+        return ProgramBuilder(family, vocab_size=self.vocab, max_context=self.max_context)
+
+
+@frozen
+class Attention:
+    """How a family's layer attends, beyond its sizes."""
+
+    frequencies: tuple[float, ...]
+    scale: float
+    interleaved: bool = False
+    """Rope pairs lie side by side, as GGUF stores Llama's query and key rows."""
+    window: int | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    head_norms: bool = False
+    """Queries and keys are normalised, each head by itself, before the rope."""
+    norm_offset: float = 0.0
+
+
+def attention(b: ProgramBuilder, x: Value, layer: str, dims: Dimensions, how: Attention) -> Value:
+    """Projections, head norms, rope, attention and the output projection."""
+    prefix = f"{layer}.self_attn"
+
+    def project(x: Value, part: str, width: int, *, biased: bool) -> Value:
+        name = f"{prefix}.{part}_proj"
+        return b.linear(x, f"{name}.weight", width, bias=f"{name}.bias" if biased else None)
+
+    def positioned(part: str, heads: int) -> Value:
+        y = project(x, part, heads * dims.head_dim, biased=how.qkv_bias)
+        if how.head_norms:
+            norm = f"{prefix}.{part}_norm.weight"
+            y = b.rms_norm(y, norm, eps=dims.eps, groups=heads, offset=how.norm_offset)
+        return b.rope(y, heads=heads, frequencies=how.frequencies, interleaved=how.interleaved)
+
+    q = positioned("q", dims.heads)
+    k = positioned("k", dims.kv_heads)
+    v = project(x, "v", dims.kv_heads * dims.head_dim, biased=how.qkv_bias)
+    cache = KvCache(dims.kv_heads, dims.head_dim, how.window)
+    attended = b.attend(q, k, v, cache, heads=dims.heads, scale=how.scale)
+    return project(attended, "o", dims.hidden, biased=how.out_bias)
+
+
+def gated_mlp(
+    b: ProgramBuilder,
+    x: Value,
+    layer: str,
+    dims: Dimensions,
+    activation: Activation,
+    *,
+    biased: bool = False,
+) -> Value:
+    """``down(activation(gate(x)) * up(x))``."""
+
+    def project(x: Value, part: str, width: int) -> Value:
+        name = f"{layer}.mlp.{part}_proj"
+        return b.linear(x, f"{name}.weight", width, bias=f"{name}.bias" if biased else None)
+
+    gate = project(x, "gate", dims.intermediate)
+    up = project(x, "up", dims.intermediate)
+    return project(b.gate(gate, up, activation), "down", dims.hidden)
+
+
+def pre_norm_decoder(
+    family: str,
+    dims: Dimensions,
+    how: tuple[Attention, ...],
+    *,
+    activation: Activation = Activation.SILU,
+    mlp_biased: bool = False,
+) -> Program:
+    """Llama's shape: a norm before attention and one before the gated MLP, each added back.
+
+    ``how`` has an entry for each layer.
+    """
+    b = dims.builder(family)
+    x = b.embed(EMBEDDING, dims.hidden)
+    for index, attention_of_layer in enumerate(how):
+        layer = f"model.layers.{index}"
+        h = b.rms_norm(x, f"{layer}.input_layernorm.weight", eps=dims.eps)
+        x = b.add(x, attention(b, h, layer, dims, attention_of_layer))
+        h = b.rms_norm(x, f"{layer}.post_attention_layernorm.weight", eps=dims.eps)
+        x = b.add(x, gated_mlp(b, h, layer, dims, activation, biased=mlp_biased))
+    return head(b, x, dims)
+
+
+def head(b: ProgramBuilder, x: Value, dims: Dimensions, *, norm_offset: float = 0.0) -> Program:
+    """The final norm and the logits, of the wanted tokens alone."""
+    x = b.rms_norm(b.select(x), FINAL_NORM, eps=dims.eps, offset=norm_offset)
+    return b.logits(x, EMBEDDING if dims.tied else HEAD)

@@ -1,0 +1,93 @@
+"""Typed reading of a model's description: config.json, or the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from caldrix.errors import Refusal
+
+
+class UnsupportedModel(Refusal):
+    """The checkpoint describes a model that caldrix doesn't run, or describes it wrongly."""
+
+
+@frozen
+class Fields:
+    """A mapping whose values are checked as they are read.
+
+    ``where`` names the file for messages; ``prefix`` is put before each key (``llama.``). A
+    missing key takes the default, where there is one; a null counts as missing.
+    """
+
+    where: str
+    values: Mapping[str, object]
+    prefix: str = ""
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(self.prefix + key) is not None
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self._wrong(key, value, "a whole number of at least 1")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise self._wrong(key, value, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or false."""
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "a string")
+        return value
+
+    def texts(self, key: str) -> Sequence[str]:
+        """A list of strings."""
+        value = self._get(key, None)
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise self._wrong(key, value, "a list of strings")
+        for item in value:
+            if not isinstance(item, str):
+                raise self._wrong(key, item, "a list of strings")
+        return list(value)
+
+    def section(self, key: str) -> Fields:
+        """A nested mapping."""
+        value = self._get(key, None)
+        if not isinstance(value, Mapping):
+            raise self._wrong(key, value, "a mapping")
+        return Fields(f"{self.where}: {key}", value)
+
+    def require(self, key: str, *allowed: object) -> None:
+        """Refuses a present key whose value is not one of those that are implemented."""
+        value = self.values.get(self.prefix + key)
+        if value is not None and value not in allowed:
+            raise UnsupportedModel(f"{self.where}: {self.prefix}{key} is {value!r}, not supported")
+
+    def _get(self, key: str, default: object) -> object:
+        value = self.values.get(self.prefix + key)
+        if value is None:
+            value = default
+        if value is None:
+            raise UnsupportedModel(f"{self.where} lacks {self.prefix}{key}")
+        return value
+
+    def _wrong(self, key: str, value: object, expected: str) -> UnsupportedModel:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        return UnsupportedModel(f"{self.where}: {self.prefix}{key} is {shown}, not {expected}")

@@ -1,0 +1,105 @@
+"""What a lane is to the layers above it: something that compiles a Program and runs its steps.
+
+A lane is found by its entry point in the group ``caldrix.lanes``, so that another package can add
+one. It knows Programs, tensors and its device; it knows no family and no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib.metadata import entry_points
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from attrs import field, frozen, validators
+
+from caldrix.errors import CaldrixError, Refusal
+from caldrix.models.program import Program
+from caldrix.weights.tensor import Float32, Tensor
+
+LANE_GROUP = "caldrix.lanes"
+
+TokenIds = npt.NDArray[np.int64]
+
+
+class LaneUnavailable(Refusal):
+    """A lane, or an option of it, that this machine or this installation cannot give."""
+
+
+class LaneError(CaldrixError):
+    """The lane failed while computing a step; the rows of that step hold nothing usable."""
+
+
+@frozen
+class LaneOptions:
+    """What a model is compiled for."""
+
+    context: int
+    """Positions each row can hold."""
+    rows: int = 1
+    """Sequences whose state is kept at the same time."""
+    threads: int | None = None
+    """Threads to compute with; None leaves it to the lane."""
+
+
+@frozen(eq=False)
+class Slice:
+    """A run of tokens of one row, to be computed in one step.
+
+    The row's state must already hold positions 0 to ``start``; whatever it holds from ``start`` on
+    is replaced. ``wanted`` is how many of the slice's last tokens have their logits returned.
+    """
+
+    row: int
+    start: int
+    tokens: TokenIds = field(validator=validators.min_len(1))
+    wanted: int = 0
+
+
+class Executor(Protocol):
+    """A compiled Program with its rows. Not safe to call from two threads at once."""
+
+    def step(self, slices: Sequence[Slice]) -> Float32:
+        """Computes the slices, each of a row of its own.
+
+        Returns the wanted logits, ``[sum of wanted, vocab_size]`` float32, in the order of the
+        slices; the array is the caller's until the next step. Raises LaneError.
+        """
+        ...
+
+
+class Lane(Protocol):
+    """A backend on a device."""
+
+    name: str
+
+    def compile(
+        self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> AbstractContextManager[Executor]:
+        """An executor for as long as the block lasts; leaving it frees memory and threads.
+
+        Raises LaneUnavailable where the device is missing or too small.
+        """
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts about the device and the kernels that would run, for ``caldrix doctor``."""
+        ...
+
+
+def available_lanes() -> tuple[str, ...]:
+    """The names of the lanes installed, sorted."""
+    return tuple(sorted(point.name for point in entry_points(group=LANE_GROUP)))
+
+
+def find_lane(name: str) -> Lane:
+    """The lane of that name, or ``auto`` for the best one. Raises LaneUnavailable."""
+    wanted = "cpu" if name == "auto" else name
+    for point in entry_points(group=LANE_GROUP):
+        if point.name == wanted:
+            factory: Callable[[], Lane] = point.load()
+            return factory()
+    known = ", ".join(available_lanes()) or "none"
+    raise LaneUnavailable(f"there is no lane {wanted!r} here; installed: {known}")

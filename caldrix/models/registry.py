@@ -1,0 +1,100 @@
+"""The families, and how a checkpoint finds its own and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from attrs import frozen
+
+from caldrix.models import gemma3, llama, qwen2, qwen3
+from caldrix.models.family import Family
+from caldrix.models.fields import Fields, UnsupportedModel
+from caldrix.models.program import Program
+from caldrix.weights.tensor import Tensor
+
+FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY, gemma3.FAMILY)
+
+_LAYER = "model.layers."
+# Checkpoints with a vision tower keep the same text model under one of these.
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.")
+
+
+@frozen(eq=False)
+class BoundProgram:
+    """A Program and the tensors its weight names stand for, shapes checked."""
+
+    program: Program
+    weights: Mapping[str, Tensor]
+
+
+def bind_config(config: Fields, tensors: Mapping[str, Tensor]) -> BoundProgram:
+    """A directory's model: config.json's ``model_type`` names the family.
+
+    Raises UnsupportedModel.
+    """
+    family = _find(
+        config.text("model_type"),
+        config.where,
+        {kind: family for family in FAMILIES for kind in family.model_types},
+    )
+    return _bind(family.from_config(config), tensors, config.where, _published_names)
+
+
+def bind_gguf(
+    where: str, metadata: Mapping[str, object], tensors: Mapping[str, Tensor]
+) -> BoundProgram:
+    """A GGUF file's model: ``general.architecture`` names the family. Raises UnsupportedModel."""
+    architecture = Fields(where, metadata).text("general.architecture")
+    family = _find(
+        architecture,
+        where,
+        {kind: family for family in FAMILIES for kind in family.architectures},
+    )
+    program = family.from_gguf(Fields(where, metadata, f"{architecture}."), tensors)
+    return _bind(program, tensors, where, lambda name: (gguf_name(name, family.gguf_names),))
+
+
+def gguf_name(name: str, names: Mapping[str, str]) -> str:
+    """A weight's name in a GGUF file: ``model.layers.3.mlp.up_proj.weight`` is
+    ``blk.3.ffn_up.weight``.
+    """
+    if not name.startswith(_LAYER):
+        return names[name]
+    layer, _, rest = name.removeprefix(_LAYER).partition(".")
+    part, _, kind = rest.rpartition(".")
+    return f"blk.{layer}.{names[part]}.{kind}"
+
+
+def _published_names(name: str) -> Iterable[str]:
+    """A weight's possible names in safetensors files."""
+    if not name.startswith("model."):
+        return (name, f"language_model.{name}")
+    return tuple(prefix + name.removeprefix("model.") for prefix in _PREFIXES)
+
+
+def _find(kind: str, where: str, known: Mapping[str, Family]) -> Family:
+    if kind not in known:
+        raise UnsupportedModel(
+            f"{where}: {kind!r} models are not supported; supported: {', '.join(sorted(known))}"
+        )
+    return known[kind]
+
+
+def _bind(
+    program: Program,
+    tensors: Mapping[str, Tensor],
+    where: str,
+    names: Callable[[str], Iterable[str]],
+) -> BoundProgram:
+    weights: dict[str, Tensor] = {}
+    for weight, shape in program.weights.items():
+        candidates = tuple(names(weight))
+        found = next((tensors[name] for name in candidates if name in tensors), None)
+        if found is None:
+            raise UnsupportedModel(f"{where} lacks the tensor {candidates[0]}")
+        if found.shape != shape:
+            raise UnsupportedModel(
+                f"{where}: {found.name} has shape {list(found.shape)}, {list(shape)} is expected"
+            )
+        weights[weight] = found
+    return BoundProgram(program, weights)

@@ -1,0 +1,1 @@
+"""Checkpoints: file formats, names, downloads and the cache."""

@@ -1,0 +1,30 @@
+"""Mapping a model's file into memory, read-only."""
+
+from __future__ import annotations
+
+import mmap
+import stat
+from pathlib import Path
+
+from caldrix.weights.errors import CorruptFile, ModelNotFound
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a whole regular file. The mapping goes with the last array that views it.
+
+    Raises ModelNotFound for a path where nothing is, and CorruptFile for one that is empty, is no
+    regular file or cannot be read.
+    """
+    try:
+        status = path.stat()
+        # Asked before opening, because opening a named pipe would wait for its writer.
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptFile(f"{path} is not a regular file")
+        if status.st_size == 0:
+            raise CorruptFile(f"{path} is empty")
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise ModelNotFound(f"{path} does not exist") from None
+    except OSError as error:
+        raise CorruptFile(f"{path} cannot be read: {error.strerror}") from error
