@@ -54,10 +54,8 @@ class Dimensions:
     """Whether the embedding is the output matrix too."""
 
     @classmethod
-    def from_config(
-        cls, config: Fields, *, tied: bool = False, head_dim: int | None = None
-    ) -> Dimensions:
-        """From config.json; ``tied`` and ``head_dim`` are the family's defaults."""
+    def from_config(cls, config: Fields, *, head_dim: int | None = None) -> Dimensions:
+        """From config.json; ``head_dim`` is the family's default."""
         hidden = config.integer("hidden_size")
         heads = config.integer("num_attention_heads")
         return cls(
@@ -70,7 +68,7 @@ class Dimensions:
             vocab=config.integer("vocab_size"),
             max_context=config.integer("max_position_embeddings"),
             eps=config.number("rms_norm_eps"),
-            tied=config.flag("tie_word_embeddings", tied),
+            tied=config.flag("tie_word_embeddings", False),
         )
 
     @classmethod

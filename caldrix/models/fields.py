@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
 from attrs import frozen
 
 from caldrix.errors import Refusal
@@ -27,6 +28,11 @@ class Fields:
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(self.prefix + key) is not None
+
+    def with_defaults(self, defaults: Mapping[str, object]) -> Fields:
+        """The same, where a key that is missing or null has the value of ``defaults``."""
+        present = {key: value for key, value in self.values.items() if value is not None}
+        return attrs.evolve(self, values={**defaults, **present})
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A whole number of at least 1."""

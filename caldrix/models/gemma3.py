@@ -35,9 +35,20 @@ from caldrix.weights.tensor import Tensor
 _GLOBAL_THETA = 1_000_000.0
 _LOCAL_THETA = 10_000.0
 _PATTERN = 6
-_HEAD_DIM = 256
-_WINDOW = 4096
 _LAYERS_OF_27B = 62
+
+# Published config.json files leave out what their authors' code has as its default.
+_DEFAULTS: Mapping[str, object] = {
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-6,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
 
 
 @frozen
@@ -79,12 +90,13 @@ def _program(dims: Dimensions, settings: _Settings) -> Program:
 
 def _from_config(config: Fields) -> Program:
     text = config.section("text_config") if "text_config" in config else config
+    text = text.with_defaults(_DEFAULTS)
     text.require("hidden_activation", "gelu_pytorch_tanh")
     text.require("attention_bias", False)
     text.require("attn_logit_softcapping")
     text.require("final_logit_softcapping")
     text.require("use_bidirectional_attention", False)
-    dims = Dimensions.from_config(text, tied=True, head_dim=_HEAD_DIM)
+    dims = Dimensions.from_config(text)
     if "layer_types" in text:
         sliding = tuple(map(is_sliding, layer_types(text, dims.layers)))
     else:
@@ -92,10 +104,10 @@ def _from_config(config: Fields) -> Program:
     global_frequencies, local_frequencies = _frequencies(text, dims.head_dim)
     settings = _Settings(
         sliding=sliding,
-        window=text.integer("sliding_window", _WINDOW),
+        window=text.integer("sliding_window"),
         global_frequencies=global_frequencies,
         local_frequencies=local_frequencies,
-        scale=text.number("query_pre_attn_scalar", dims.head_dim) ** -0.5,
+        scale=text.number("query_pre_attn_scalar") ** -0.5,
         norm_offset=1.0,
     )
     return _program(dims, settings)

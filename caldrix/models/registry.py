@@ -10,6 +10,10 @@ from caldrix.models import gemma3, llama, qwen2, qwen3
 from caldrix.models.family import Family
 from caldrix.models.fields import Fields, UnsupportedModel
 from caldrix.models.program import Program
+from caldrix.weights.checkpoint import AnyCheckpoint
+from caldrix.weights.directory import CONFIG
+from caldrix.weights.gguf import GgufCheckpoint
+from caldrix.weights.safetensors import SafetensorsCheckpoint
 from caldrix.weights.tensor import Tensor
 
 FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY, gemma3.FAMILY)
@@ -27,31 +31,37 @@ class BoundProgram:
     weights: Mapping[str, Tensor]
 
 
-def bind_config(config: Fields, tensors: Mapping[str, Tensor]) -> BoundProgram:
-    """A directory's model: config.json's ``model_type`` names the family.
+def bind(checkpoint: AnyCheckpoint) -> BoundProgram:
+    """The Program that a checkpoint describes, and its weights. Raises UnsupportedModel."""
+    if isinstance(checkpoint, GgufCheckpoint):
+        return _bind_gguf(checkpoint)
+    return _bind_directory(checkpoint)
 
-    Raises UnsupportedModel.
-    """
+
+def _bind_directory(checkpoint: SafetensorsCheckpoint) -> BoundProgram:
+    """config.json's ``model_type`` names the family."""
+    where = f"{checkpoint.path.name}/{CONFIG}"
+    config = Fields(where, checkpoint.directory.read_json(CONFIG))
     family = _find(
         config.text("model_type"),
-        config.where,
+        where,
         {kind: family for family in FAMILIES for kind in family.model_types},
     )
-    return _bind(family.from_config(config), tensors, config.where, _published_names)
+    return _bound(family.from_config(config), checkpoint, _published_names)
 
 
-def bind_gguf(
-    where: str, metadata: Mapping[str, object], tensors: Mapping[str, Tensor]
-) -> BoundProgram:
-    """A GGUF file's model: ``general.architecture`` names the family. Raises UnsupportedModel."""
-    architecture = Fields(where, metadata).text("general.architecture")
+def _bind_gguf(checkpoint: GgufCheckpoint) -> BoundProgram:
+    """``general.architecture`` names the family."""
+    where = checkpoint.path.name
+    architecture = Fields(where, checkpoint.metadata).text("general.architecture")
     family = _find(
         architecture,
         where,
         {kind: family for family in FAMILIES for kind in family.architectures},
     )
-    program = family.from_gguf(Fields(where, metadata, f"{architecture}."), tensors)
-    return _bind(program, tensors, where, lambda name: (gguf_name(name, family.gguf_names),))
+    metadata = Fields(where, checkpoint.metadata, f"{architecture}.")
+    program = family.from_gguf(metadata, checkpoint.tensors)
+    return _bound(program, checkpoint, lambda name: (gguf_name(name, family.gguf_names),))
 
 
 def gguf_name(name: str, names: Mapping[str, str]) -> str:
@@ -80,12 +90,10 @@ def _find(kind: str, where: str, known: Mapping[str, Family]) -> Family:
     return known[kind]
 
 
-def _bind(
-    program: Program,
-    tensors: Mapping[str, Tensor],
-    where: str,
-    names: Callable[[str], Iterable[str]],
+def _bound(
+    program: Program, checkpoint: AnyCheckpoint, names: Callable[[str], Iterable[str]]
 ) -> BoundProgram:
+    where, tensors = checkpoint.path.name, checkpoint.tensors
     weights: dict[str, Tensor] = {}
     for weight, shape in program.weights.items():
         candidates = tuple(names(weight))

@@ -58,4 +58,4 @@ class TextAssembler:
         if self.stopped:
             return ""
         text = self._stops.push(self._utf8.flush())
-        return text if self.stopped else text + self._stops.flush()
+        return text + self._stops.flush()

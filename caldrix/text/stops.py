@@ -63,7 +63,7 @@ class StopMatcher:
         return stream[:ready]
 
     def flush(self) -> str:
-        """End the stream without a stop: return the tail that was held back."""
+        """End the stream: return the tail that was held back, "" after a stop."""
         tail, self._held, self._state = self._held, "", self._root
         return tail
 

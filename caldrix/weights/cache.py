@@ -38,7 +38,9 @@ def cache_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise CacheUnusable(f"the disk of {path} is full; make room or set CALDRIX_CACHE") from error
+            raise CacheUnusable(
+                f"the disk of {path} is full; make room or set CALDRIX_CACHE"
+            ) from error
         raise CacheUnusable(
             f"{error.filename or path} cannot be written: {error.strerror or error}; "
             "set CALDRIX_CACHE to a directory that can"
@@ -95,7 +97,7 @@ def sha256_of(path: Path) -> str:
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Give a complete file its final name, after its bytes are on the disk. Raises CacheUnusable."""
+    """Give a file its final name once its bytes are on the disk. Raises CacheUnusable."""
     with cache_errors(path):
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())

@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx2
 from attrs import frozen
 
-from caldrix import __version__
 from caldrix.weights.cache import (
     cache_errors,
     is_whole,
@@ -47,7 +46,8 @@ def new_client() -> httpx2.Client:
     return httpx2.Client(
         follow_redirects=True,
         timeout=_TIMEOUT_S,
-        headers={"User-Agent": f"caldrix/{__version__}", "Accept-Encoding": "identity"},
+        # A compressed answer could neither be resumed nor counted.
+        headers={"User-Agent": "caldrix", "Accept-Encoding": "identity"},
     )
 
 
@@ -105,7 +105,7 @@ def _fill(client: httpx2.Client, remote: Remote, part: Path, progress: Progress)
         if idle_tries == _TRIES:
             raise DownloadFailed(
                 f"{remote.url} could not be fetched: {problem}; "
-                f"{_size(part)} of {remote.size} bytes are kept, so that a new try goes on from there"
+                f"a new try goes on from the {_size(part)} of {remote.size} bytes that are here"
             )
         progress.note(f"{problem}; trying again")
         time.sleep(_FIRST_PAUSE_S * 2**idle_tries)
@@ -120,7 +120,7 @@ def _fetch_once(
     try:
         with client.stream("GET", remote.url, headers=headers) as response:
             if response.status_code in _RETRIED:
-                if response.status_code == httpx2.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                if response.status_code == httpx2.codes.RANGE_NOT_SATISFIABLE:
                     _discard(part)
                 return f"the server answered {response.status_code}"
             start = _start(response, remote, have)
@@ -150,16 +150,13 @@ def _start(response: httpx2.Response, remote: Remote, have: int) -> int:
 def _append(
     response: httpx2.Response, remote: Remote, part: Path, start: int, progress: Progress
 ) -> None:
-    with cache_errors(part):
-        file = part.open("ab" if start else "wb")
-    with file:
+    at = start
+    with cache_errors(part), part.open("ab" if start else "wb") as file:
         for chunk in response.iter_raw(_CHUNK_BYTES):
-            if file.tell() + len(chunk) > remote.size:
-                file.close()
-                _discard(part)
+            at += len(chunk)
+            if at > remote.size:
                 raise DownloadFailed(
                     f"{remote.url} sends more than the announced {remote.size} bytes"
                 )
-            with cache_errors(part):
-                file.write(chunk)
+            file.write(chunk)
             progress.advance(len(chunk))

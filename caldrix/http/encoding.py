@@ -1,0 +1,13 @@
+"""JSON as this server writes it: compact, keys sorted at every level, UTF-8 as it is."""
+
+from __future__ import annotations
+
+import json
+
+
+def encode_json(value: object) -> bytes:
+    """The bytes of ``value``. Raises ValueError for a number that is not finite."""
+    text = json.dumps(
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+    )
+    return text.encode()

@@ -1,0 +1,54 @@
+"""What routes take and give, without a word of the framework that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from caldrix.http.service import Service
+
+JSON = "application/json"
+
+
+@frozen
+class Incoming:
+    """A request: its body, whole, and what it says the body is."""
+
+    content_type: str | None = None
+    body: bytes = field(default=b"", repr=False)
+
+
+@frozen
+class Answer:
+    """A whole answer."""
+
+    body: bytes = field(repr=False)
+    status: int = 200
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(eq=False)
+class EventStream:
+    """An answer in server-sent events, as they come.
+
+    The answer begins with the first event: an error before it, a `CaldrixError`, becomes an
+    ordinary error answer. The generator is closed whatever happens, if it was ever started.
+    """
+
+    events: AsyncGenerator[bytes, None]
+
+
+Handler = Callable[["Service", Incoming], Awaitable[Answer | EventStream]]
+
+
+@frozen
+class Route:
+    """A path, its method, and the handler of both."""
+
+    method: str
+    path: str
+    handler: Handler

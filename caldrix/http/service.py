@@ -1,0 +1,48 @@
+"""What the routes of a server need: the model's parts, the engine, the server's defaults."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import structlog
+import trio
+from attrs import define, field
+
+from caldrix.engine.engine import Engine
+from caldrix.engine.sampling import SamplingSettings
+from caldrix.text.template import ChatTemplate
+from caldrix.text.tokenizer import Tokenizer
+
+_log = structlog.get_logger(__name__)
+
+
+@define(eq=False, kw_only=True)
+class Service:
+    """One served model, for as long as its engine runs."""
+
+    served_name: str
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    vocab_size: int
+    """Token ids the model takes: 0 to ``vocab_size`` - 1."""
+    sampling: SamplingSettings = SamplingSettings()
+    """What a request that sets nothing is sampled with."""
+    text_threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+    """Rendering and tokenizing run in this many threads, off the event loop."""
+    _numbers: count[int] = field(factory=lambda: count(1), init=False)
+    _said_system_moved: bool = field(default=False, init=False)
+
+    def next_number(self) -> int:
+        """The number for the next answer's id: 1, 2, 3 over all endpoints."""
+        return next(self._numbers)
+
+    def note_system_moved(self) -> None:
+        """Says in the log, once, that the chat template takes no system message."""
+        if not self._said_system_moved:
+            self._said_system_moved = True
+            _log.warning(
+                "system_message_moved",
+                reason="the chat template refuses system messages; "
+                "their text goes to the top of the first user message",
+            )

@@ -1,0 +1,306 @@
+"""Text to token ids and back, as a model's own tokenizer does it.
+
+One class over two sources: a model directory's tokenizer.json, which the tokenizers library runs
+as it is, and a GGUF file's metadata, from which the same pipeline is rebuilt. Ids equal those of
+transformers' fast tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import tokenizers
+from attrs import frozen
+from tokenizers import AddedToken, models, normalizers
+
+from caldrix.text import pretokenizers
+from caldrix.text.errors import TokenizerRefusal
+from caldrix.text.gguf_vocabulary import SPECIAL_TYPES, GgufVocabulary, TokenType
+from caldrix.text.pieces import ByteLevel, PieceBytes, SentencePiece, from_decoder
+from caldrix.text.score_bpe import ScoreBpe
+from caldrix.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
+
+
+class _Encoder(Protocol):
+    def encode(self, text: str) -> list[int]: ...
+
+
+@frozen
+class _LibraryEncoder:
+    library: tokenizers.Tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return self.library.encode(text, add_special_tokens=False).ids
+
+
+@frozen
+class _Vocabulary:
+    """A vocabulary's entries by id; special ones steer the model, added ones are written as is."""
+
+    pieces: Mapping[int, str]
+    special: frozenset[int]
+    added: frozenset[int]
+    size: int
+
+
+class Tokenizer:
+    """A model's tokenizer. Immutable, and safe to use from several threads."""
+
+    def __init__(
+        self,
+        encoder: _Encoder,
+        vocabulary: _Vocabulary,
+        piece_bytes: PieceBytes | None,
+        *,
+        prefix: Iterable[int],
+        suffix: Iterable[int],
+        bos_id: int | None,
+        eos_id: int | None,
+        end_ids: frozenset[int],
+    ) -> None:
+        self._encoder = encoder
+        self._pieces = vocabulary.pieces
+        self._special = vocabulary.special | end_ids
+        self._added = vocabulary.added
+        self._piece_bytes = piece_bytes
+        self._prefix, self._suffix = list(prefix), list(suffix)
+        self._ids = {piece: token_id for token_id, piece in vocabulary.pieces.items()}
+        self.vocab_size = vocabulary.size
+        """One more than the largest id; a model's embedding may have more rows."""
+        self.bos_id, self.eos_id = bos_id, eos_id
+        self.bos_token = None if bos_id is None else self._pieces[bos_id]
+        self.eos_token = None if eos_id is None else self._pieces[eos_id]
+        self.end_ids = end_ids
+        """Every token that ends a generation: end of text and end of turn."""
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> Tokenizer:
+        """Read tokenizer.json and the files beside it; raises TokenizerRefusal."""
+        files = read_tokenizer_files(directory)
+        library = _read_library(directory / "tokenizer.json")
+        _add_missing(library, files, directory)
+        bos_id = _special_id(library, files.bos_token, directory, "bos_token")
+        eos_id = _special_id(library, files.eos_token, directory, "eos_token")
+        prefix, suffix = _template(library)
+        # As in transformers: the flags, where a file has them, overrule the template.
+        if files.add_bos is not None or files.add_eos is not None:
+            prefix = [bos_id] if files.add_bos and bos_id is not None else []
+            suffix = [eos_id] if files.add_eos and eos_id is not None else []
+        decoder = library.decoder
+        return cls(
+            _LibraryEncoder(library),
+            _library_vocabulary(library),
+            from_decoder(None if decoder is None else decoder.__getstate__()),
+            prefix=prefix,
+            suffix=suffix,
+            bos_id=bos_id,
+            eos_id=eos_id,
+            end_ids=files.end_ids | ({eos_id} if eos_id is not None else set()),
+        )
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, object]) -> Tokenizer:
+        """Rebuild the tokenizer that a GGUF file's metadata describes; raises TokenizerRefusal."""
+        vocabulary = GgufVocabulary.from_metadata(metadata)
+        match vocabulary.model:
+            case "gpt2":
+                rule = pretokenizers.named(vocabulary.pre)
+                encoder: _Encoder = _LibraryEncoder(_byte_level_library(vocabulary, rule))
+                piece_bytes: PieceBytes = ByteLevel()
+                adds_bos = rule.adds_bos
+            case "llama":
+                encoder = ScoreBpe(vocabulary)
+                piece_bytes = SentencePiece(vocabulary.add_space_prefix is not False)
+                adds_bos = True
+            case other:
+                raise TokenizerRefusal(
+                    f"the tokenizer model {other!r} (tokenizer.ggml.model) is not supported;"
+                    " supported are 'gpt2' and 'llama'"
+                )
+        add_bos = adds_bos if vocabulary.add_bos is None else vocabulary.add_bos
+        bos_id, eos_id = vocabulary.bos_id, vocabulary.eos_id
+        return cls(
+            encoder,
+            _Vocabulary(
+                pieces=dict(enumerate(vocabulary.tokens)),
+                special=frozenset(vocabulary.ids_of(SPECIAL_TYPES)),
+                added=frozenset(vocabulary.ids_of(frozenset({TokenType.USER_DEFINED}))),
+                size=len(vocabulary.tokens),
+            ),
+            piece_bytes,
+            prefix=[bos_id] if add_bos and bos_id is not None else [],
+            suffix=[eos_id] if vocabulary.add_eos and eos_id is not None else [],
+            bos_id=bos_id,
+            eos_id=eos_id,
+            end_ids=vocabulary.end_ids,
+        )
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The ids of ``text``; special tokens written out in it are parsed.
+
+        ``add_special_tokens`` puts around it what the tokenizer's own settings ask for. BOS comes
+        once: a text that begins with it does not get another.
+        """
+        ids = self._encoder.encode(text)
+        if not add_special_tokens:
+            return ids
+        has_bos = bool(ids) and self._prefix == [self.bos_id] and ids[0] == self.bos_id
+        return (ids if has_bos else self._prefix + ids) + self._suffix
+
+    def encode_prompt(self, rendered: str) -> list[int]:
+        """The ids of a rendered chat template, which writes every special token itself."""
+        return self.encode(rendered, add_special_tokens=False)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to a text.
+
+        Empty for a special token, and, as in transformers, for an id that names no token: a
+        model's embedding may have more rows than its vocabulary has entries. A piece's leading
+        space is kept, as within a text. Raises TokenizerRefusal for a tokenizer whose tokens have
+        no bytes of their own (WordPiece).
+        """
+        return b"" if token_id in self._special else self._written_bytes(token_id)
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of ``ids`` as a whole, without the space that encoding put before it.
+
+        ``skip_special_tokens=False`` writes special tokens out.
+        """
+        to_bytes = self.token_bytes if skip_special_tokens else self._written_bytes
+        text = b"".join(map(to_bytes, ids)).decode("utf-8", "replace")
+        if self._piece_bytes is not None and self._piece_bytes.strips_leading_space:
+            return text.removeprefix(" ")
+        return text
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token steers the model and adds nothing to a text."""
+        return token_id in self._special
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a vocabulary entry as the vocabulary writes it, or None."""
+        return self._ids.get(token)
+
+    def _written_bytes(self, token_id: int) -> bytes:
+        if self._piece_bytes is None:
+            raise TokenizerRefusal(
+                "this tokenizer's tokens have no bytes of their own (its decoder joins whole"
+                " words), so it can read text but not write it; choose a generating model"
+            )
+        piece = self._pieces.get(token_id)
+        if piece is None:
+            return b""
+        added = token_id in self._added or token_id in self._special
+        return self._piece_bytes.to_bytes(piece, added=added)
+
+
+def _read_library(path: Path) -> tokenizers.Tokenizer:
+    try:
+        content = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise TokenizerRefusal(
+            f"{path} is missing; fetch the model again, with its tokenizer.json"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerRefusal(f"{path} cannot be read ({error}); fetch it again") from error
+    try:
+        library = tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises nothing more specific
+        raise TokenizerRefusal(f"{path} is not a tokenizer ({error}); fetch it again") from error
+    # Some files carry the settings of a training run; a prompt is never cut or filled up.
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _add_missing(library: tokenizers.Tokenizer, files: TokenizerFiles, directory: Path) -> None:
+    """Add the tokens that only tokenizer_config.json has, at the ids it gives them."""
+    known = library.get_added_tokens_decoder()
+    for token_id, token in sorted(files.added_tokens.items()):
+        if token_id in known:
+            continue
+        library.add_tokens([token])
+        if library.token_to_id(token.content) != token_id:
+            raise TokenizerRefusal(
+                f"{directory / 'tokenizer_config.json'} puts {token.content!r} at id {token_id},"
+                " where tokenizer.json has another token; fetch both again"
+            )
+
+
+def _special_id(
+    library: tokenizers.Tokenizer, token: str | None, directory: Path, key: str
+) -> int | None:
+    if token is None:
+        return None
+    token_id = library.token_to_id(token)
+    if token_id is None:
+        raise TokenizerRefusal(
+            f"{directory}: the {key} {token!r} is not in tokenizer.json; fetch the files again"
+        )
+    return token_id
+
+
+def _template(library: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """What the library's own post-processor puts before and after a text."""
+    probe = "x"
+    bare = library.encode(probe, add_special_tokens=False).ids
+    whole = library.encode(probe).ids
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return whole[:start], whole[start + len(bare) :]
+    raise TokenizerRefusal("the tokenizer's post-processor changes a text's own tokens")
+
+
+def _library_vocabulary(library: tokenizers.Tokenizer) -> _Vocabulary:
+    pieces = {token_id: piece for piece, token_id in library.get_vocab().items()}
+    added = library.get_added_tokens_decoder()
+    return _Vocabulary(
+        pieces=pieces,
+        special=frozenset(token_id for token_id, token in added.items() if token.special),
+        added=frozenset(added),
+        size=max(pieces, default=-1) + 1,
+    )
+
+
+def _byte_level_library(
+    vocabulary: GgufVocabulary, rule: pretokenizers.PreTokenizer
+) -> tokenizers.Tokenizer:
+    """The library's byte-level BPE over a GGUF vocabulary."""
+    if vocabulary.merges is None:
+        raise TokenizerRefusal(
+            "the vocabulary has no merges (tokenizer.ggml.merges), which a tokenizer.ggml.model of"
+            " 'gpt2' needs; convert the model again"
+        )
+    vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
+    try:
+        model = models.BPE(
+            vocab=vocab,
+            merges=[_merge_pair(merge) for merge in vocabulary.merges],
+            ignore_merges=rule.ignore_merges,
+        )
+    except Exception as error:  # the library raises nothing more specific
+        raise TokenizerRefusal(
+            f"the vocabulary and its merges do not fit ({error}); convert the model again"
+        ) from error
+    library = tokenizers.Tokenizer(model)
+    if rule.nfc:
+        library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = rule.build(add_prefix_space=vocabulary.add_space_prefix is True)
+    for kinds, special in ((SPECIAL_TYPES, True), (frozenset({TokenType.USER_DEFINED}), False)):
+        library.add_tokens(
+            [
+                AddedToken(vocabulary.tokens[token_id], normalized=False, special=special)
+                for token_id in vocabulary.ids_of(kinds)
+            ]
+        )
+    return library
+
+
+def _merge_pair(merge: str) -> tuple[str, str]:
+    left, separator, right = merge.partition(" ")
+    if not (left and separator and right):
+        raise TokenizerRefusal(
+            f"the merge {merge!r} (tokenizer.ggml.merges) is not two pieces with a space between"
+        )
+    return left, right
