@@ -77,6 +77,8 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 
 def _lines(identity: dict[str, str], summary: Summary) -> Table:
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for field, value in {**identity, **attrs.asdict(summary, recurse=False)}.items():
         shown = "not said" if value is None else _SHOWN.get(field, str)(value)
         table.add_row(field.replace("_", " "), shown)

@@ -58,7 +58,7 @@ def decode(body: Mapping[str, object], request_class: type[T]) -> T:
 
 
 def spell(value: object) -> str:
-    """A JSON value for an error message: numbers as the client wrote them, long things shortened."""
+    """A JSON value for an error message: numbers as they were written, long things shortened."""
     if isinstance(value, SpelledFloat):
         return _shorten(value.spelling)
     if isinstance(value, dict):

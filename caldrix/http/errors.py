@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, QueueFull
 from caldrix.errors import CaldrixError
 from caldrix.http.encoding import encode_json
-from caldrix.text.template import TemplateError
+from caldrix.text.errors import TemplateError
 
 _STATUSES: Mapping[type[CaldrixError], int] = {
     PromptTooLong: 400,

@@ -26,7 +26,7 @@ class Service:
     template: ChatTemplate | None
     vocab_size: int
     """Token ids the model takes: 0 to ``vocab_size`` - 1."""
-    sampling: SamplingSettings = SamplingSettings()
+    sampling: SamplingSettings = field(factory=SamplingSettings)
     """What a request that sets nothing is sampled with."""
     text_threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
     """Rendering and tokenizing run in this many threads, off the event loop."""

@@ -53,7 +53,6 @@ class ScoreBpe:
                 " write every text; convert the model again"
             )
         self._parsed = _Trie({_as_typed(tokens[i]): i for i in vocabulary.ids_of(PARSED_TYPES)})
-        self._special = frozenset(vocabulary.ids_of(frozenset({TokenType.CONTROL})))
         self._space_prefix = vocabulary.add_space_prefix is not False
         self._words = _word_pattern(self._ids)
         self._cached_merge = lru_cache(_CACHED_WORDS)(self._merge)
@@ -61,18 +60,17 @@ class ScoreBpe:
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``; tokens written out in it are found first, the longest that fits."""
         ids: list[int] = []
-        start, at_start = 0, True
+        start = 0
         for position, end, token_id in self._parsed.find(text):
-            if start < position:
-                self._encode_plain(text[start:position], at_start, ids)
+            self._encode_plain(text[start:position], ids)
             ids.append(token_id)
-            start, at_start = end, token_id in self._special
-        if start < len(text):
-            self._encode_plain(text[start:], at_start, ids)
+            start = end
+        self._encode_plain(text[start:], ids)
         return ids
 
-    def _encode_plain(self, text: str, at_start: bool, ids: list[int]) -> None:
-        if at_start and self._space_prefix:
+    def _encode_plain(self, text: str, ids: list[int]) -> None:
+        """Text between written-out tokens: each such stretch gets the space before it."""
+        if text and self._space_prefix:
             text = " " + text
         for word in self._words.split(text.replace(" ", SPACE)):
             merge = self._cached_merge if len(word) <= _CACHED_LENGTH else self._merge

@@ -1,4 +1,4 @@
-"""The contract ``caldrix``: the OpenAI chat completions and completions APIs, one module a route."""
+"""The contract ``caldrix``: OpenAI's chat completions and completions, one module a route."""
 
 from __future__ import annotations
 

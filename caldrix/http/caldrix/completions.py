@@ -1,0 +1,43 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import trio
+
+from caldrix.http.body import parse_object
+from caldrix.http.caldrix.generation import answer
+from caldrix.http.caldrix.requests import CompletionRequest, read_request, refuse_other_prompt
+from caldrix.http.caldrix.responses import TEXT
+from caldrix.http.errors import ApiError
+from caldrix.http.exchange import Answer, EventStream, Incoming
+from caldrix.http.service import Service
+
+_PROMPT_FIELD = "prompt"
+
+
+async def create(service: Service, incoming: Incoming) -> Answer | EventStream:
+    """Goes on with the prompt. Raises ApiError."""
+    body = parse_object(incoming.content_type, incoming.body)
+    refuse_other_prompt(body, "messages", _PROMPT_FIELD)
+    request = read_request(body, CompletionRequest, served_name=service.served_name)
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        ids = await trio.to_thread.run_sync(
+            service.tokenizer.encode, prompt, limiter=service.text_threads
+        )
+        prompt = tuple(ids)
+        if not prompt:
+            raise ApiError(400, "holds no token of this model", param=_PROMPT_FIELD)
+    else:
+        _check_vocabulary(prompt, service.vocab_size)
+    return await answer(service, request, prompt, shape=TEXT, prompt_field=_PROMPT_FIELD)
+
+
+def _check_vocabulary(prompt: tuple[int, ...], vocab_size: int) -> None:
+    for index, token in enumerate(prompt):
+        if not 0 <= token < vocab_size:
+            raise ApiError(
+                400,
+                f"must be a token id from 0 to {vocab_size - 1}, got {token}",
+                param=f"{_PROMPT_FIELD}[{index}]",
+            )

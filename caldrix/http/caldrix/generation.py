@@ -1,0 +1,157 @@
+"""What both endpoints share: from a prompt and its settings to a whole answer or a stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import structlog
+from attrs import frozen
+
+from caldrix.engine.engine import GenerationRequest
+from caldrix.errors import CaldrixError
+from caldrix.http.caldrix.requests import AnswerFields
+from caldrix.http.caldrix.responses import Envelope, Shape, Usage
+from caldrix.http.encoding import encode_json
+from caldrix.http.errors import ApiError, api_error, error_body, internal_error
+from caldrix.http.exchange import Answer, EventStream
+from caldrix.http.service import Service
+from caldrix.http.sse import encode_event
+from caldrix.text.assembler import TextAssembler
+
+_log = structlog.get_logger(__name__)
+
+
+@frozen
+class Piece:
+    """Some text, and the tokens that came since the last piece."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@frozen
+class Ending:
+    """The end of an answer, and the tokens that came since the last piece."""
+
+    finish_reason: str
+    usage: Usage
+    token_ids: tuple[int, ...]
+
+
+Parts = AsyncGenerator[Piece | Ending, None]
+
+
+async def answer(
+    service: Service,
+    request: AnswerFields,
+    prompt: tuple[int, ...],
+    *,
+    shape: Shape,
+    prompt_field: str,
+) -> Answer | EventStream:
+    """The answer to ``request``, whose ``prompt_field`` became ``prompt``.
+
+    Raises ApiError with the status of whatever went wrong; a stream raises it before its first
+    event, and sends it as its last event after that.
+    """
+    envelope = Envelope(shape, service.next_number(), int(time.time()), service.served_name)
+    parts = _generate(service, request, prompt, prompt_field)
+    if request.stream:
+        return EventStream(_events(parts, envelope, request))
+    return await _whole(parts, envelope, request)
+
+
+async def _whole(parts: Parts, envelope: Envelope, request: AnswerFields) -> Answer:
+    texts: list[str] = []
+    token_ids: list[int] = []
+    async with aclosing(parts):
+        async for part in parts:
+            token_ids.extend(part.token_ids)
+            if isinstance(part, Piece):
+                texts.append(part.text)
+    # The last part is the only Ending; without one an error was raised.
+    assert isinstance(part, Ending)
+    ids = token_ids if request.return_token_ids else None
+    body = envelope.whole("".join(texts), part.finish_reason, part.usage, ids)
+    return Answer(encode_json(body))
+
+
+async def _events(
+    parts: Parts, envelope: Envelope, request: AnswerFields
+) -> AsyncGenerator[bytes, None]:
+    begun = False
+    try:
+        async with aclosing(parts):
+            async for part in parts:
+                yield _chunk_event(part, envelope, request)
+                begun = True
+                if isinstance(part, Ending) and request.include_usage:
+                    yield encode_event(encode_json(envelope.usage_chunk(part.usage)))
+        yield encode_event("[DONE]")
+    except CaldrixError as error:
+        if not begun:
+            raise
+        yield encode_event(error_body(api_error(error)))
+    except Exception:
+        if not begun:
+            raise
+        _log.exception("stream_failed")
+        yield encode_event(error_body(internal_error()))
+
+
+def _chunk_event(part: Piece | Ending, envelope: Envelope, request: AnswerFields) -> bytes:
+    ids = part.token_ids if request.return_token_ids else None
+    if isinstance(part, Piece):
+        chunk = envelope.chunk(part.text, None, ids)
+    else:
+        chunk = envelope.chunk("", part.finish_reason, ids)
+    return encode_event(encode_json(chunk))
+
+
+async def _generate(
+    service: Service, request: AnswerFields, prompt: tuple[int, ...], prompt_field: str
+) -> Parts:
+    """The answer's parts: pieces with text in them, then one ending."""
+    tokenizer = service.tokenizer
+    assembler = TextAssembler(tokenizer, request.stop)
+    pending: list[int] = []
+    generated = 0
+
+    def take_pending() -> tuple[int, ...]:
+        taken = tuple(pending)
+        pending.clear()
+        return taken
+
+    try:
+        async with service.engine.submit(
+            GenerationRequest(
+                prompt,
+                max_tokens=request.most_tokens,
+                sampling=request.sampling(service.sampling),
+                end_tokens=frozenset() if request.ignore_eos else tokenizer.end_ids,
+            )
+        ) as generation:
+            async for token in generation:
+                generated += 1
+                pending.append(token)
+                text = assembler.push(token)
+                if text:
+                    yield Piece(text, take_pending())
+                if assembler.stopped:
+                    break
+    except CaldrixError as error:
+        raise _client_error(error, prompt_field) from error
+    if tail := assembler.finish():
+        yield Piece(tail, take_pending())
+    if assembler.stopped:
+        finish_reason = "stop"
+    else:
+        assert generation.finish_reason is not None
+        finish_reason = generation.finish_reason.value
+    yield Ending(finish_reason, Usage(len(prompt), generated), take_pending())
+
+
+def _client_error(error: CaldrixError, prompt_field: str) -> ApiError:
+    return api_error(error, param=prompt_field)

@@ -1,0 +1,113 @@
+"""The answers' JSON: whole ones, chunks of streams, and what the two endpoints call each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import frozen
+
+Json = Mapping[str, object]
+
+
+@frozen
+class Usage:
+    """Tokens in and out."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def to_json(self) -> Json:
+        """The ``usage`` object."""
+        return {
+            "completion_tokens": self.completion_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.completion_tokens + self.prompt_tokens,
+        }
+
+
+@frozen
+class Shape:
+    """How an endpoint lays out its answers."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+    whole_content: Callable[[str], Json]
+    """The part of a whole answer's choice that holds the text."""
+    chunk_content: Callable[[str], Json]
+    """The same of a chunk's; of the last chunk with an empty text."""
+
+
+CHAT = Shape(
+    id_prefix="chatcmpl-",
+    whole_object="chat.completion",
+    chunk_object="chat.completion.chunk",
+    whole_content=lambda text: {"message": {"content": text, "role": "assistant"}},
+    chunk_content=lambda text: {"delta": {"content": text} if text else {}},
+)
+TEXT = Shape(
+    id_prefix="cmpl-",
+    whole_object="text_completion",
+    chunk_object="text_completion",
+    whole_content=lambda text: {"text": text},
+    chunk_content=lambda text: {"text": text},
+)
+
+
+@frozen
+class Envelope:
+    """What every object of one answer carries: its id, its time (seconds since 1970), its model."""
+
+    shape: Shape
+    number: int
+    created: int
+    model: str
+
+    def whole(
+        self, text: str, finish_reason: str, usage: Usage, token_ids: Sequence[int] | None
+    ) -> Json:
+        """The answer that is not streamed; ``token_ids`` of None leaves them out."""
+        choice = {
+            "finish_reason": finish_reason,
+            "index": 0,
+            **self.shape.whole_content(text),
+            **_optional_ids(token_ids),
+        }
+        return {
+            **self._frame(self.shape.whole_object),
+            "choices": [choice],
+            "usage": usage.to_json(),
+        }
+
+    def chunk(self, text: str, finish_reason: str | None, token_ids: Sequence[int] | None) -> Json:
+        """A chunk of a stream: some text, or none and the reason of the end."""
+        choice = {
+            "finish_reason": finish_reason,
+            "index": 0,
+            **self.shape.chunk_content(text),
+        }
+        return {
+            **self._frame(self.shape.chunk_object),
+            "choices": [choice],
+            **_optional_ids(token_ids),
+        }
+
+    def usage_chunk(self, usage: Usage) -> Json:
+        """The chunk after the last, for those who asked for it."""
+        return {
+            **self._frame(self.shape.chunk_object),
+            "choices": [],
+            "usage": usage.to_json(),
+        }
+
+    def _frame(self, name: str) -> Json:
+        return {
+            "created": self.created,
+            "id": f"{self.shape.id_prefix}{self.number}",
+            "model": self.model,
+            "object": name,
+        }
+
+
+def _optional_ids(token_ids: Sequence[int] | None) -> Json:
+    return {} if token_ids is None else {"token_ids": list(token_ids)}

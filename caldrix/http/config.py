@@ -1,0 +1,40 @@
+"""How a server listens, and its limits."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+MEBIBYTE = 2**20
+
+
+@frozen
+class Timeouts:
+    """How long a connection waits for its client, each in seconds."""
+
+    head: float = 30.0
+    """For a request's head, from its first byte."""
+    keep_alive: float = 75.0
+    """For the next request's first byte."""
+    write: float = 30.0
+    """For the client to take what is being sent to it."""
+    linger: float = 3.0
+    """For the client to close its side after the server has closed its own."""
+    half_closed: float = 0.25
+    """For the answer, once the client has ended its sending: it may still read, or be gone."""
+
+
+@frozen(kw_only=True)
+class ServerConfig:
+    """A server's settings; times are in seconds, sizes in bytes."""
+
+    host: str = "127.0.0.1"
+    port: int = 8425
+    """0 takes a free one."""
+    allow_host: tuple[str, ...] = ()
+    """Names that a Host header may carry on a loopback bind, beside the loopback's own."""
+    most_body: int = 4 * MEBIBYTE
+    body_timeout: float = 60.0
+    """For a request's whole body to arrive."""
+    drain_timeout: float = 30.0
+    """For requests to end by themselves once the server is asked to stop."""
+    timeouts: Timeouts = field(factory=Timeouts)

@@ -1,0 +1,147 @@
+"""One client's connection: the socket, its two directions, and every deadline on them.
+
+It takes the place of Hypercorn's own loop, which can be ended by one client's error, waits without
+a limit for a reader that does not read, and takes an end of sending for a disconnect.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import structlog
+import trio
+from hypercorn.events import Closed, Event, RawData, Updated
+
+from caldrix.http.http1 import Http1, HttpServer, RequestTasks
+
+_log = structlog.get_logger(__name__)
+
+_READ_SIZE = 2**16
+
+
+class Connection:
+    """A client's connection, served by `run` until it is over."""
+
+    def __init__(
+        self,
+        server: HttpServer,
+        stream: trio.SocketStream,
+    ) -> None:
+        self._server = server
+        self._timeouts = server.timeouts
+        self._stream = stream
+        self._send_lock = trio.Lock()
+        self._patience = trio.CancelScope()
+        self._protocol: Http1 | None = None
+        self._gone = False
+        self._finished = False
+        self._head_begun = False
+
+    async def run(self) -> None:
+        """Serves requests until either side is done. Raises nothing but Cancelled."""
+        try:
+            addresses = (
+                _address(self._stream.socket.getpeername()),
+                _address(self._stream.socket.getsockname()),
+            )
+        except OSError:
+            # It left before it was looked at.
+            await trio.aclose_forcefully(self._stream)
+            return
+        try:
+            async with RequestTasks() as tasks:
+                protocol = Http1(self._server, tasks, *addresses, self._handle_event)
+                self._protocol = protocol
+                self._allow(self._timeouts.keep_alive)
+                with self._patience:
+                    await self._read(protocol)
+                if self._head_begun and not (self._gone or self._finished):
+                    await protocol.refuse(408, "the request's head took too long to arrive")
+                await protocol.handle(Closed())
+        except* Exception:
+            # A fault of one connection must not reach the others.
+            _log.exception("connection_failed")
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    def drain(self) -> None:
+        """Ends the connection after the request it is busy with, or at once if it is idle."""
+        if self._protocol is None or not self._protocol.busy:
+            self._finish()
+
+    def abort(self) -> None:
+        """Ends the connection and the request it is busy with."""
+        self._gone = True
+        self._patience.cancel()
+
+    async def _read(self, protocol: Http1) -> None:
+        while True:
+            try:
+                data = await self._stream.receive_some(_READ_SIZE)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if self._finished:
+                # Reading on to the client's end: closing on unread bytes would reset the
+                # connection, and the client might lose the answer.
+                if not data:
+                    return
+                continue
+            await protocol.handle(RawData(bytes(data)))
+            if not data:
+                with trio.move_on_after(self._timeouts.half_closed):
+                    await protocol.wait_not_busy()
+                return
+            self._watch_head(protocol)
+
+    def _watch_head(self, protocol: Http1) -> None:
+        """Starts the clock on a head that has begun and is not complete."""
+        if protocol.head_begun and not self._head_begun and not self._finished:
+            self._head_begun = True
+            self._allow(self._timeouts.head)
+
+    def _allow(self, seconds: float) -> None:
+        self._patience.deadline = trio.current_time() + seconds
+
+    async def _handle_event(self, event: Event) -> None:
+        match event:
+            case RawData():
+                await self._write(event.data)
+            case Updated(idle=True):
+                self._head_begun = False
+                self._allow(self._timeouts.keep_alive)
+            case Updated():
+                self._head_begun = False
+                self._allow(float("inf"))
+            case Closed():
+                self._finish()
+
+    async def _write(self, data: bytes) -> None:
+        async with self._send_lock:
+            if self._gone:
+                return
+            try:
+                with trio.fail_after(self._timeouts.write):
+                    await self._stream.send_all(data)
+            except trio.TooSlowError:
+                _log.warning("reader_stalled", seconds=self._timeouts.write)
+                self.abort()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self.abort()
+
+    def _finish(self) -> None:
+        """Ends the sending side: the client has its answer and sees that nothing follows.
+
+        It does not wait: the task that asks may be cancelled at its next wait.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        self._allow(self._timeouts.linger)
+        try:
+            self._stream.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.abort()
+
+
+def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, int]:
+    return (name[0], name[1])

@@ -1,0 +1,263 @@
+"""HTTP/1.1 on one connection: Hypercorn's protocol over h11, with its faults ruled out.
+
+Left as they are, an upgrade with a byte too many ends the process, errors have empty bodies, a
+disconnect goes unseen while requests were sent ahead, and a connection that was to be closed stays
+open, since the task that should close it is cancelled first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import h11
+import structlog
+import trio
+from attrs import frozen
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, Updated
+from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, ConnectionState, Scope
+
+from caldrix.http.config import Timeouts
+from caldrix.http.errors import ApiError, error_body, internal_error
+from caldrix.http.exchange import JSON
+
+_log = structlog.get_logger(__name__)
+
+# Bytes of requests sent ahead that are kept while one is served.
+_MOST_PIPELINED = 2**20
+# A path or a whole URL; "*" asks about the server itself (RFC 9112, 3.2).
+_TARGET = re.compile(rb"/|https?://[^/?#]+/|\*$")
+
+
+@frozen(eq=False)
+class HttpServer:
+    """What all connections of a server share."""
+
+    app: AppWrapper
+    config: Config
+    context: WorkerContext
+    timeouts: Timeouts
+    most_body: int
+    """Bytes; a client that asks before it sends more is not told to go on."""
+
+
+class Http1(H11Protocol):
+    """HTTP/1.1 for one connection: no upgrades, error objects, and no wait while reading.
+
+    Upgrades to WebSocket or HTTP/2 are not taken up, as the standard allows (RFC 9110, 7.8): the
+    request is answered as if it had not asked.
+    """
+
+    stream: HTTPStream | None
+    connection: h11.Connection
+
+    def __init__(
+        self,
+        server: HttpServer,
+        tasks: RequestTasks,
+        client_address: tuple[str, int] | None,
+        server_address: tuple[str, int] | None,
+        send: Callable[[Event], Awaitable[None]],
+    ) -> None:
+        super().__init__(
+            server.app,
+            server.config,
+            server.context,
+            tasks,
+            ConnectionState({}),
+            False,
+            client_address,
+            server_address,
+            send,
+        )
+        self._most_body = server.most_body
+        self._declared_body = 0
+        # The reading task and the end of a request both handle events: one at a time.
+        self._turn = trio.Lock()
+        self._not_busy = trio.Event()
+        self._not_busy.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being served."""
+        return not self._not_busy.is_set()
+
+    @property
+    def head_begun(self) -> bool:
+        """Whether some of a request's head has come, and not all of it."""
+        return not self.busy and bool(self.connection.trailing_data[0])
+
+    async def wait_not_busy(self) -> None:
+        """Returns once no request is being served."""
+        await self._not_busy.wait()
+
+    async def handle(self, event: Event) -> None:
+        """Takes bytes from the client, or the end of the connection."""
+        await super().handle(event)
+        # Requests sent ahead wait in memory, so that a disconnect is still seen; up to a point.
+        while self.busy and len(self.connection.trailing_data[0]) > _MOST_PIPELINED:
+            await self.wait_not_busy()
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """Takes an answer's parts from the request's task."""
+        if isinstance(event, Response) and self._closes_after_answer():
+            headers = [*event.headers, (b"connection", b"close")]
+            event = dataclasses.replace(event, headers=headers)
+        await super().stream_send(event)
+
+    async def refuse(self, status: int, message: str) -> None:
+        """Answers what is no request with an error object, and ends the connection."""
+        await self._close_stream()
+        if self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            body = error_body(ApiError(status, message))
+            headers = [*_json_headers(body), (b"connection", b"close")]
+            headers += self.config.response_headers("h11")
+            await self._send_h11_event(h11.Response(status_code=status, headers=headers))
+            await self._send_h11_event(h11.Data(data=body))
+            await self._send_h11_event(h11.EndOfMessage())
+        await self.send(Closed())
+
+    async def _handle_events(self) -> None:
+        async with self._turn:
+            while await self._handle_next_event():
+                pass
+
+    async def _handle_next_event(self) -> bool:
+        """Handles an event of the parser; False when it has none for now."""
+        if (
+            self.connection.they_are_waiting_for_100_continue
+            and self._declared_body <= self._most_body
+        ):
+            await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+        try:
+            event = self.connection.next_event()
+        except h11.RemoteProtocolError as error:
+            await self.refuse(error.error_status_hint, _describe(error))
+            return False
+        match event:
+            case h11.Request():
+                await self._begin_request(event)
+            case h11.Data() if self.stream is not None:
+                await self.stream.handle(Body(stream_id=STREAM_ID, data=bytes(event.data)))
+            case h11.EndOfMessage() if self.stream is not None:
+                await self.stream.handle(EndBody(stream_id=STREAM_ID))
+            case _:
+                # Nothing to parse yet, or nothing to parse until the present answer is sent.
+                return False
+        return True
+
+    async def _begin_request(self, request: h11.Request) -> None:
+        self._not_busy = trio.Event()
+        await self.send(Updated(idle=False))
+        if request.http_version not in {b"1.0", b"1.1"}:
+            await self.refuse(505, "this server speaks HTTP/1.1")
+            return
+        if not _TARGET.match(request.target):
+            await self.refuse(400, "the request's target must be a path that begins with /")
+            return
+        headers = list(request.headers)
+        lengths = [value for name, value in headers if name == b"content-length"]
+        self._declared_body = int(lengths[0]) if lengths else 0
+        self.stream = RequestStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=headers,
+                http_version=request.http_version.decode(),
+                method=request.method.decode(),
+                raw_path=request.target,
+                state=self.connection_state,
+            )
+        )
+        self.keep_alive_requests += 1
+
+    async def _maybe_recycle(self) -> None:
+        stream, self.stream = self.stream, None
+        self._not_busy.set()
+        if self._closes_after_answer() or self.connection.our_state is not h11.DONE:
+            await self.send(Closed())
+        else:
+            self.connection.start_next_cycle()
+            await self.send(Updated(idle=True))
+            self.task_group.spawn(self._handle_events)
+        if stream is not None:
+            # Last, for it cancels the task that runs this.
+            await stream.handle(StreamClosed(stream_id=STREAM_ID))
+
+    def _closes_after_answer(self) -> bool:
+        """Whether no other request can follow, as the request's body is not all here or by will."""
+        return self.context.terminated.is_set() or self.connection.their_state is not h11.DONE
+
+
+class RequestStream(HTTPStream):
+    """One request between the protocol and the application."""
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """Answers for an application that ended without an answer."""
+        body = error_body(internal_error())
+        headers = [*_json_headers(body), (b"connection", b"close")]
+        await self.send(
+            Response(stream_id=self.stream_id, headers=headers, status_code=status_code)
+        )
+        await self.send(Body(stream_id=self.stream_id, data=body))
+        await self.send(EndBody(stream_id=self.stream_id))
+        self.state = ASGIHTTPState.CLOSED
+
+
+class RequestTasks(TaskGroup):
+    """The tasks of one connection's requests."""
+
+    async def spawn_app(
+        self,
+        app: AppWrapper,
+        config: Config,
+        scope: Scope,
+        send: Callable[[ASGISendEvent | None], Awaitable[None]],
+    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
+        """Starts the application on a request; returns what passes the client's events to it."""
+        to_app, from_client = trio.open_memory_channel[ASGIReceiveEvent](config.max_app_queue_size)
+        self.spawn(_run_app, app, scope, from_client.receive, send)
+        return to_app.send
+
+
+async def _run_app(
+    app: AppWrapper,
+    scope: Scope,
+    receive: Callable[[], Awaitable[ASGIReceiveEvent]],
+    send: Callable[[ASGISendEvent | None], Awaitable[None]],
+) -> None:
+    try:
+        await app(scope, receive, send, trio.to_thread.run_sync, trio.from_thread.run)
+    except* Exception:
+        _log.exception("request_failed")
+    # Answers for the application if it did not, and otherwise does nothing.
+    await send(None)
+
+
+def _json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    return [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+
+
+def _describe(error: h11.RemoteProtocolError) -> str:
+    if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+        return "the request's head is too large"
+    return f"the request is not HTTP: {error}"

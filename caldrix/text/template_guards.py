@@ -1,0 +1,174 @@
+"""Checks before the operations of a chat template whose results outgrow their inputs.
+
+Three tables say which: filters, string methods, and operators. A filter that is not in the table
+and not removed makes a result about as large as its input, which is measured afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from caldrix.text.allowance import Allowance
+from caldrix.text.errors import TemplateError
+
+REMOVED_FILTERS = frozenset({"pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr"})
+"""Jinja's filters for web pages, and a random one: unbounded in time or of no use in a prompt."""
+
+_LONGEST_FORMAT = 65_536
+_FORMAT_STEP = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?")
+_NUMBER = re.compile(r"\d+")
+
+
+def _same(allowance: Allowance, value: Any, *args: Any, **kwargs: Any) -> Any:
+    return value
+
+
+def _width(allowance: Allowance, value: Any, width: object = 0, *args: Any, **kwargs: Any) -> Any:
+    allowance.width(width)
+    return value
+
+
+def _round(allowance: Allowance, value: Any, precision: object = 0, *args: Any, **_: Any) -> Any:
+    allowance.width(precision)
+    return value
+
+
+def _batch(allowance: Allowance, value: Any, linecount: object, *args: Any, **_: Any) -> Any:
+    allowance.width(linecount)
+    return value
+
+
+def _slice(allowance: Allowance, value: Any, slices: object, *args: Any, **_: Any) -> Any:
+    allowance.width(slices)
+    return value
+
+
+def _indent(allowance: Allowance, value: Any, width: Any = 4, *args: Any, **_: Any) -> Any:
+    allowance.width(width)
+    if isinstance(value, str):
+        added = len(width) if isinstance(width, str) else max(width, 0)
+        allowance.fits(len(value) + (len(value.splitlines()) + 1) * (added + 1))
+    return value
+
+
+def _replace(allowance: Allowance, value: Any, old: Any, new: Any, *args: Any, **_: Any) -> Any:
+    # Filters take anything and write it out first; methods take text.
+    text, old, new = str(value), str(old), str(new)
+    allowance.fits(len(text) + (text.count(old) + 1) * len(new))
+    return value
+
+
+def _join(allowance: Allowance, value: Iterable[Any], d: Any = "", *args: Any, **_: Any) -> Any:
+    items = list(value)
+    allowance.fits(allowance.weigh(items) + len(items) * len(str(d)))
+    return items
+
+
+def _compared(allowance: Allowance, value: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+    """Sorting compares every entry with others: each may cost as much as the longest."""
+    items = value if isinstance(value, Mapping) else list(value)
+    entries = list(items.items()) if isinstance(items, Mapping) else items
+    allowance.spend(len(entries) * max(map(allowance.weigh, entries), default=0))
+    return items
+
+
+def _percent(allowance: Allowance, template: Any, *args: Any, **kwargs: Any) -> Any:
+    """``%`` formatting: its widths, and its conversions times the largest value."""
+    if not isinstance(template, str):
+        return template
+    if len(template) > _LONGEST_FORMAT:
+        raise TemplateError("the chat template formats with a text that is too long")
+    steps = _FORMAT_STEP.findall(template)
+    for number in (number for step in steps for number in step if number):
+        if number == "*":
+            raise TemplateError("the chat template formats with a computed width")
+        allowance.width(int(number))
+    weight = allowance.weigh(args) + allowance.weigh(kwargs)
+    allowance.fits(len(template) + len(steps) * weight)
+    return template
+
+
+FILTER_GUARDS: Mapping[str, Callable[..., Any]] = {
+    "batch": _batch,
+    "center": _width,
+    "dictsort": _compared,
+    "format": _percent,
+    "groupby": _compared,
+    "indent": _indent,
+    "join": _join,
+    "max": _compared,
+    "min": _compared,
+    "replace": _replace,
+    "round": _round,
+    "slice": _slice,
+    "sort": _compared,
+    "unique": _compared,
+}
+"""By filter: checks its arguments and returns its first, made a list where it was an iterator."""
+
+
+def guard_filter(name: str, allowance: Allowance, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Check a filter's arguments before it runs; ``args`` begins with the filtered value."""
+    args[0] = FILTER_GUARDS.get(name, _same)(allowance, *args, **kwargs)
+
+
+def _expand_tabs(allowance: Allowance, text: Any, tabsize: Any = 8, *args: Any) -> None:
+    allowance.width(tabsize)
+    allowance.fits(len(text) + text.count("\t" if isinstance(text, str) else b"\t") * tabsize)
+
+
+def _refused(allowance: Allowance, *args: Any, **kwargs: Any) -> None:
+    raise TemplateError("the chat template calls a method that is not allowed in templates")
+
+
+def _replace_method(allowance: Allowance, text: Any, old: Any, new: Any, *args: Any) -> None:
+    allowance.fits(len(text) + (text.count(old) + 1) * len(new))
+
+
+_METHOD_GUARDS: Mapping[str, Callable[..., Any]] = {
+    "center": _width,
+    "expandtabs": _expand_tabs,
+    "ljust": _width,
+    "maketrans": _refused,
+    "replace": _replace_method,
+    "rjust": _width,
+    "to_bytes": _refused,
+    "translate": _refused,
+    "zfill": _width,
+}
+
+
+def guard_call(
+    allowance: Allowance, function: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Check a call before it runs; the arguments to run it with."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if not isinstance(owner, str | bytes | int):
+        return args
+    if name == "join" and args:
+        items = list(args[0])
+        allowance.fits(allowance.weigh(items) + len(items) * len(owner))  # type: ignore[arg-type]
+        return (items, *args[1:])
+    if name in _METHOD_GUARDS:
+        _METHOD_GUARDS[name](allowance, owner, *args, **kwargs)
+    return args
+
+
+def guard_operator(allowance: Allowance, operator: str, left: Any, right: Any) -> None:
+    """Check an operation before it runs."""
+    if operator == "%" and isinstance(left, str):
+        _percent(allowance, left, right)
+    elif operator == "*":
+        for many, times in ((left, right), (right, left)):
+            if isinstance(times, int) and isinstance(many, str | bytes | list | tuple):
+                allowance.fits(allowance.weigh(many) * max(times, 0))
+    elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+        allowance.fits_bits(left.bit_length() * right)
+
+
+def guard_format_spec(allowance: Allowance, spec: str) -> None:
+    """Check the widths of one ``str.format`` field."""
+    for number in _NUMBER.findall(spec):
+        allowance.width(int(number))

@@ -1,0 +1,28 @@
+"""What a target can do: a clause that needs a capability the target lacks is not held against it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Capability(Enum):
+    """The names that clauses use in ``needs`` and a person in ``--without``."""
+
+    CHAT = "chat"
+    """POST /v1/chat/completions answers, and the model has a chat template."""
+    COMPLETIONS = "completions"
+    """POST /v1/completions answers."""
+    SAMPLING = "sampling"
+    """The sampling fields are honoured."""
+    TOKEN_IDS = "token-ids"
+    """Prompts may be token ids, and answers can carry them."""
+    NO_TEMPLATE = "no-template"
+    """The model has no chat template, as base models."""
+    TEXT_ONLY = "text-only"
+    """The model has no vision tower, so images are refused and bodies end at 4 MiB."""
+    LOOPBACK = "loopback"
+    """The target is reached at a loopback address."""
+
+
+OPPOSED = ((Capability.CHAT, Capability.NO_TEMPLATE),)
+"""Capabilities that no target has together."""

@@ -1,0 +1,59 @@
+"""The two generating endpoints, and where each keeps the parts of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+
+@frozen
+class Endpoint:
+    """One of the two routes that generate text."""
+
+    name: str
+    path: str
+    prompt_field: str
+    other_field: str
+    """The other endpoint's name for its prompt, which is refused here."""
+    id_prefix: str
+    object: str
+    chunk_object: str
+
+    def prompt(self, text: str) -> dict[str, Any]:
+        """The field that asks about ``text``: one user message, or a prompt."""
+        if self.prompt_field == "messages":
+            return {"messages": [{"role": "user", "content": text}]}
+        return {"prompt": text}
+
+    def answer_text(self, choice: Mapping[str, Any]) -> object:
+        """The text of a whole answer's choice; KeyError or TypeError where it has another shape."""
+        return choice["message"]["content"] if self.prompt_field == "messages" else choice["text"]
+
+    def delta_text(self, choice: Mapping[str, Any]) -> object:
+        """The text of a chunk's choice, None for none; KeyError or TypeError as above."""
+        if self.prompt_field == "messages":
+            return choice["delta"].get("content")
+        return choice["text"] or None
+
+
+CHAT = Endpoint(
+    name="chat",
+    path="/v1/chat/completions",
+    prompt_field="messages",
+    other_field="prompt",
+    id_prefix="chatcmpl-",
+    object="chat.completion",
+    chunk_object="chat.completion.chunk",
+)
+COMPLETIONS = Endpoint(
+    name="completions",
+    path="/v1/completions",
+    prompt_field="prompt",
+    other_field="messages",
+    id_prefix="cmpl-",
+    object="text_completion",
+    chunk_object="text_completion",
+)
+ENDPOINTS = (CHAT, COMPLETIONS)

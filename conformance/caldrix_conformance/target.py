@@ -1,0 +1,174 @@
+"""The server being judged: its address, its model, and the few ways in which cases ask it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import httpx2
+from attrs import frozen
+
+from caldrix_conformance.answers import Answer, Completion, Streamed
+from caldrix_conformance.capabilities import Capability
+from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
+from caldrix_conformance.errors import TargetUnreachable
+
+TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
+"""Seconds for a connection, and for each wait for bytes: a slow model is slow, not broken."""
+
+QUESTION = "What is the capital of France?"
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
+"""The value of a field that is left out of a request, also one that would be sent by default."""
+
+
+@frozen
+class Target:
+    """A server at ``url`` (no trailing /v1) that serves ``model``."""
+
+    url: str
+    model: str
+    client: httpx2.Client
+    capabilities: frozenset[Capability] = frozenset()
+
+    @classmethod
+    @contextmanager
+    def connect(cls, url: str, model: str | None = None) -> Iterator[Self]:
+        """Reach the server at ``url`` and learn its model's name, unless ``model`` gives it.
+
+        Raises TargetUnreachable when no server answers or /v1/models names no model.
+        """
+        root = base_url(url)
+        # The environment's proxies are for the world outside; a target is where its URL says.
+        with httpx2.Client(base_url=root, timeout=TIMEOUT, trust_env=False) as client:
+            try:
+                response = client.get("/v1/models")
+            except httpx2.TransportError as error:
+                raise TargetUnreachable(
+                    f"no server answers at {root} ({error or type(error).__name__}); "
+                    "start one, or give the address of one that runs"
+                ) from error
+            yield cls(root, model or _served_model(root, response), client)
+
+    def body(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A request's body: the model, a short question, one token greedily; then ``fields``."""
+        body = {
+            "model": self.model,
+            "max_tokens": 1,
+            "temperature": 0,
+            **endpoint.prompt(QUESTION),
+            **fields,
+        }
+        return {name: value for name, value in body.items() if value is not ABSENT}
+
+    def get(self, path: str, **headers: str) -> Answer:
+        """GET ``path``."""
+        return self.send("GET", path, headers=headers)
+
+    def post(self, path: str, value: object) -> Answer:
+        """POST a JSON value."""
+        return self.send(
+            "POST",
+            path,
+            content=json.dumps(value).encode(),
+            headers={"Content-Type": "application/json"},
+            request=value,
+        )
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | Iterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        request: object = None,
+    ) -> Answer:
+        """Any request; ``request`` is the JSON value behind ``content``, where it has one."""
+        response = self.client.request(method, path, content=content, headers=headers)
+        lowered = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(method, path, request, response.status_code, lowered, response.content)
+
+    def ask(self, endpoint: Endpoint, **fields: Any) -> Answer:
+        """A request to ``endpoint`` made of the defaults of `body` and ``fields``."""
+        return self.post(endpoint.path, self.body(endpoint, fields))
+
+    def complete(self, endpoint: Endpoint, **fields: Any) -> Completion:
+        """What ``endpoint`` answers, which must be a whole answer."""
+        return self.ask(endpoint, **fields).completion(endpoint)
+
+    def stream(self, endpoint: Endpoint, **fields: Any) -> Streamed:
+        """What ``endpoint`` streams, read to its end."""
+        return Streamed(self.ask(endpoint, stream=True, **fields), endpoint)
+
+    def chat(self, **fields: Any) -> Completion:
+        """What the chat endpoint answers."""
+        return self.complete(CHAT, **fields)
+
+    def completions(self, **fields: Any) -> Completion:
+        """What the completions endpoint answers."""
+        return self.complete(COMPLETIONS, **fields)
+
+    @contextmanager
+    def open_stream(self, endpoint: Endpoint, **fields: Any) -> Iterator[httpx2.Response]:
+        """A stream that the case reads itself, and may leave early."""
+        body = self.body(endpoint, {"stream": True, **fields})
+        with self.client.stream("POST", endpoint.path, json=body) as response:
+            yield response
+
+    @contextmanager
+    def socket(self) -> Iterator[socket.socket]:
+        """A connection of its own, for cases about bytes on the wire."""
+        url = httpx2.URL(self.url)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        with socket.create_connection((url.host, port), timeout=TIMEOUT.connect) as connection:
+            connection.settimeout(TIMEOUT.read)
+            if url.scheme == "https":
+                context = ssl.create_default_context()
+                with context.wrap_socket(connection, server_hostname=url.host) as wrapped:
+                    yield wrapped
+            else:
+                yield connection
+
+    @property
+    def host_header(self) -> str:
+        """The Host header that names this target."""
+        return httpx2.URL(self.url).netloc.decode()
+
+
+def base_url(url: str) -> str:
+    """``url`` as a server's root: with a scheme, without /v1 and the last slash.
+
+    Raises TargetUnreachable if it is no http or https URL.
+    """
+    text = url if "://" in url else f"http://{url}"
+    try:
+        parsed = httpx2.URL(text)
+    except httpx2.InvalidURL as error:
+        raise TargetUnreachable(f"{url!r} is no URL: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise TargetUnreachable(f"{url!r} is no http URL; give one like http://localhost:8425")
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _served_model(root: str, response: httpx2.Response) -> str:
+    try:
+        name = response.json()["data"][0]["id"]
+    except (ValueError, LookupError, TypeError):
+        name = None
+    if not isinstance(name, str):
+        raise TargetUnreachable(
+            f"{root}/v1/models answered {response.status_code} and names no model; "
+            "give the model's name with --model"
+        )
+    return name
