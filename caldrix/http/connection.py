@@ -58,8 +58,7 @@ class Connection:
                 if self._head_begun and not (self._gone or self._finished):
                     await protocol.refuse(408, "the request's head took too long to arrive")
                 await protocol.handle(Closed())
-        except* Exception:
-            # A fault of one connection must not reach the others.
+        except* Exception:  # noqa: BLE001  # a fault of one connection must not reach the others
             _log.exception("connection_failed")
         finally:
             await trio.aclose_forcefully(self._stream)

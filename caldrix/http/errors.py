@@ -54,10 +54,10 @@ def api_error(error: CaldrixError, *, param: str | None = None) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
-    status = _STATUSES.get(type(error))
-    if status is None:
-        return internal_error()
-    return ApiError(status, str(error), param=param if status == 400 else None)
+    for kind, status in _STATUSES.items():
+        if isinstance(error, kind):
+            return ApiError(status, str(error), param=param if status == 400 else None)
+    return internal_error()
 
 
 def internal_error() -> ApiError:

@@ -35,7 +35,7 @@ def check_host(header: str, allowed: Iterable[str]) -> None:
 
     A request without one (HTTP/1.0) comes from no browser. Raises ApiError, a 403.
     """
-    name = host_name(header)
+    name = host_name(header) or header
     if not name or is_loopback(name) or name.lower() in {host.lower() for host in allowed}:
         return
     raise ApiError(

@@ -63,7 +63,7 @@ class Http1(H11Protocol):
     def __init__(
         self,
         server: HttpServer,
-        tasks: RequestTasks,
+        tasks: TaskGroup,
         client_address: tuple[str, int] | None,
         server_address: tuple[str, int] | None,
         send: Callable[[Event], Awaitable[None]],
@@ -247,7 +247,7 @@ async def _run_app(
 ) -> None:
     try:
         await app(scope, receive, send, trio.to_thread.run_sync, trio.from_thread.run)
-    except* Exception:
+    except* Exception:  # noqa: BLE001  # nor must a fault of one request
         _log.exception("request_failed")
     # Answers for the application if it did not, and otherwise does nothing.
     await send(None)

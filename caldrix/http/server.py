@@ -57,11 +57,12 @@ async def serve(
 ) -> None:
     """Serves until it is asked to stop, or cancelled. The engine is stopped when it returns.
 
-    ``sockets`` come from `listening.bind`; without them the config's address is taken. Reports
-    the URLs it listens on through ``task_status`` once it accepts. Raises AddressRefused.
+    ``sockets`` come from `listening.bind` and listen; without them the config's address is taken.
+    Reports the URLs it is reached at through ``task_status``. Raises AddressRefused.
     """
     if sockets is None:
         sockets = listening.bind(config.host, config.port)
+        listening.listen(sockets)
     await _Server(service, config, shutdown or Shutdown()).run(sockets, task_status)
 
 
@@ -83,7 +84,6 @@ class _Server:
     async def run(
         self, sockets: Sequence[socket.socket], task_status: trio.TaskStatus[list[str]]
     ) -> None:
-        listening.listen(sockets)
         listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(s)) for s in sockets]
         urls = [listening.url(self._config.host, taken) for taken in sockets]
         async with trio.open_nursery() as connections:

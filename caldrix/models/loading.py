@@ -13,8 +13,10 @@ from caldrix.models.lane import Executor, Lane, LaneOptions
 from caldrix.models.program import Program
 from caldrix.models.registry import bind
 from caldrix.text.template import ChatTemplate
+from caldrix.text.template_files import template_of_directory, template_of_gguf
 from caldrix.text.tokenizer import Tokenizer
-from caldrix.weights.checkpoint import open_checkpoint
+from caldrix.weights.checkpoint import AnyCheckpoint, open_checkpoint
+from caldrix.weights.gguf import GgufCheckpoint
 
 DEFAULT_CONTEXT = 32_768
 """The context where none is asked for, if the model was trained for so much."""
@@ -48,7 +50,7 @@ def load_model(
     """
     with open_checkpoint(path) as checkpoint:
         bound = bind(checkpoint)
-        tokenizer = read_tokenizer(checkpoint)
+        tokenizer, template = read_text(checkpoint)
         if tokenizer.vocab_size > bound.program.vocab_size:
             raise UnsupportedModel(
                 f"{path.name}: its tokenizer has {tokenizer.vocab_size} tokens, "
@@ -58,12 +60,26 @@ def load_model(
         with lane.compile(bound.program, bound.weights, options) as executor:
             yield TextModel(
                 tokenizer=tokenizer,
-                template=read_template(checkpoint, tokenizer),
+                template=template,
                 program=bound.program,
                 executor=executor,
                 context=options.context,
                 rows=rows,
             )
+
+
+def read_text(checkpoint: AnyCheckpoint) -> tuple[Tokenizer, ChatTemplate | None]:
+    """A checkpoint's tokenizer, and its chat template where it has one."""
+    if isinstance(checkpoint, GgufCheckpoint):
+        tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+        source = template_of_gguf(checkpoint.metadata)
+    else:
+        tokenizer = Tokenizer.from_directory(checkpoint.path)
+        source = template_of_directory(checkpoint.path)
+    if source is None:
+        return tokenizer, None
+    template = ChatTemplate(source, tokenizer.bos_token or "", tokenizer.eos_token or "")
+    return tokenizer, template
 
 
 def _context(program: Program, asked: int | None) -> int:

@@ -45,7 +45,7 @@ class RenderLimits:
 
 @define
 class Allowance:
-    """What is left of one rendering's limits. Every method raises TemplateError when it is used up."""
+    """What is left of one rendering's limits; going over one raises TemplateError."""
 
     limits: RenderLimits
     clock: Callable[[], float] = time.monotonic
@@ -85,9 +85,9 @@ class Allowance:
                 f"the chat template asks for a width of more than {self.limits.width}"
             )
 
-    def number(self, value: object) -> None:
+    def bits(self, length: int) -> None:
         """Check the length of a whole number."""
-        if isinstance(value, int) and value.bit_length() > self.limits.bits:
+        if length > self.limits.bits:
             raise TemplateError(
                 f"the chat template computes a number of more than {self.limits.bits} bits"
             )
@@ -123,7 +123,8 @@ class Allowance:
             self.fits(len(value))
             self.spend(1 + len(value))
         else:
-            self.number(value)
+            if isinstance(value, int):
+                self.bits(value.bit_length())
             self.weigh(value)
         return value
 

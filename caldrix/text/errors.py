@@ -13,6 +13,10 @@ class TemplateRefusal(Refusal):
     """A chat template cannot be loaded: its message names the line."""
 
 
+class InvalidText(CaldrixError):
+    """A text is no valid Unicode, so it has no tokens."""
+
+
 class TemplateError(CaldrixError):
     """A chat template did not render these messages: it raised, failed, or went over a limit.
 

@@ -2,16 +2,16 @@
 
 The file has pieces with scores and no list of merges. Two neighbours merge when their
 concatenation is a piece; of all such pairs the one whose piece scores best goes first. Between
-pairs of one score the longer left side goes first, then the longer right side, then the earlier
-pair: the order in which transformers writes the same vocabulary's merges, so that ids equal the
-original's. Building the library's merge table from 260,000 pieces takes seconds; this machine
-starts from a dictionary.
+pairs of one score the longer left side goes first, then the longer right side, then the piece
+with the lower id, then the earlier pair: the order in which transformers writes the same
+vocabulary's merges, so that ids equal the original's. Building the library's merge table from
+260,000 pieces takes seconds; this machine starts from a dictionary.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -25,8 +25,8 @@ _MERGED_TYPES = frozenset({TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.U
 _CACHED_WORDS = 32_768
 _CACHED_LENGTH = 64
 
-_Pair = tuple[float, int, int, int]
-"""Negated score, negated lengths of left and right, position: the smallest goes first."""
+_Pair = tuple[float, int, int, int, int]
+"""Negated score, negated lengths of left and right, piece, position: the smallest goes first."""
 
 
 class ScoreBpe:
@@ -38,13 +38,15 @@ class ScoreBpe:
                 "the vocabulary has no scores (tokenizer.ggml.scores), which a tokenizer.ggml.model"
                 " of 'llama' needs; convert the model again"
             )
-        merged = vocabulary.ids_of(_MERGED_TYPES)
-        tokens, scores = vocabulary.tokens, vocabulary.scores
-        self._ids = {tokens[token_id].replace(" ", SPACE): token_id for token_id in merged}
-        self._scores = {piece: -scores[token_id] for piece, token_id in self._ids.items()}
+        tokens, types, scores = vocabulary.tokens, vocabulary.types, vocabulary.scores
         # Files give user-defined pieces any score; they merge before all others.
-        user_defined = vocabulary.ids_of(frozenset({TokenType.USER_DEFINED}))
-        self._scores |= {tokens[token_id].replace(" ", SPACE): -inf for token_id in user_defined}
+        self._pieces = {
+            tokens[i].replace(" ", SPACE): (
+                -inf if types[i] == TokenType.USER_DEFINED else -scores[i],
+                i,
+            )
+            for i in vocabulary.ids_of(_MERGED_TYPES)
+        }
         self._byte_ids = _byte_ids(vocabulary)
         self._unknown_id = vocabulary.unknown_id
         if len(self._byte_ids) < 256 and self._unknown_id is None:
@@ -54,7 +56,7 @@ class ScoreBpe:
             )
         self._parsed = _Trie({_as_typed(tokens[i]): i for i in vocabulary.ids_of(PARSED_TYPES)})
         self._space_prefix = vocabulary.add_space_prefix is not False
-        self._words = _word_pattern(self._ids)
+        self._words = _word_pattern(self._pieces)
         self._cached_merge = lru_cache(_CACHED_WORDS)(self._merge)
 
     def encode(self, text: str) -> list[int]:
@@ -88,7 +90,7 @@ class ScoreBpe:
         ]
         heapify(pairs)
         while pairs:
-            _, left_length, right_length, left = heappop(pairs)
+            _, left_length, right_length, _, left = heappop(pairs)
             right = following[left]
             # A pair is stale once either side has merged with something else.
             if len(symbols[left]) != -left_length or right == len(word):
@@ -108,16 +110,19 @@ class ScoreBpe:
         return tuple(self._symbol_ids(symbol for symbol in symbols if symbol))
 
     def _pair(self, left: str, right: str, position: int) -> _Pair | None:
-        score = self._scores.get(left + right)
-        return None if score is None else (score, -len(left), -len(right), position)
+        piece = self._pieces.get(left + right)
+        if piece is None:
+            return None
+        score, token_id = piece
+        return score, -len(left), -len(right), token_id, position
 
     def _symbol_ids(self, symbols: Iterator[str]) -> Iterator[int]:
         """Pieces as they are, other characters as bytes, else a run of them as one unknown."""
         unknown_before = False
         for symbol in symbols:
-            token_id = self._ids.get(symbol)
-            if token_id is not None:
-                yield token_id
+            piece = self._pieces.get(symbol)
+            if piece is not None:
+                yield piece[1]
             elif all(byte in self._byte_ids for byte in symbol.encode()):
                 yield from (self._byte_ids[byte] for byte in symbol.encode())
             else:
@@ -181,7 +186,7 @@ def _byte_ids(vocabulary: GgufVocabulary) -> dict[int, int]:
     return ids
 
 
-def _word_pattern(pieces: Sequence[str] | Mapping[str, int]) -> re.Pattern[str]:
+def _word_pattern(pieces: Iterable[str]) -> re.Pattern[str]:
     """Where text may be cut without changing its ids: before a space that no piece runs across."""
     crossed = set(re.findall(f"([^{SPACE}\0]){SPACE}", "\0".join(pieces)))
     uncut = "".join(map(re.escape, sorted(crossed | {SPACE})))

@@ -21,10 +21,6 @@ _FORMAT_STEP = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?")
 _NUMBER = re.compile(r"\d+")
 
 
-def _same(allowance: Allowance, value: Any, *args: Any, **kwargs: Any) -> Any:
-    return value
-
-
 def _width(allowance: Allowance, value: Any, width: object = 0, *args: Any, **kwargs: Any) -> Any:
     allowance.width(width)
     return value
@@ -66,12 +62,13 @@ def _join(allowance: Allowance, value: Iterable[Any], d: Any = "", *args: Any, *
     return items
 
 
-def _compared(allowance: Allowance, value: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+def _compared(allowance: Allowance, value: Any, *args: Any, **kwargs: Any) -> Any:
     """Sorting compares every entry with others: each may cost as much as the longest."""
-    items = value if isinstance(value, Mapping) else list(value)
-    entries = list(items.items()) if isinstance(items, Mapping) else items
-    allowance.spend(len(entries) * max(map(allowance.weigh, entries), default=0))
-    return items
+    if not isinstance(value, Mapping):
+        value = list(value)
+    entries = value.items() if isinstance(value, Mapping) else value
+    allowance.spend(len(value) * max(map(allowance.weigh, entries), default=0))
+    return value
 
 
 def _percent(allowance: Allowance, template: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,10 +108,11 @@ FILTER_GUARDS: Mapping[str, Callable[..., Any]] = {
 
 def guard_filter(name: str, allowance: Allowance, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Check a filter's arguments before it runs; ``args`` begins with the filtered value."""
-    args[0] = FILTER_GUARDS.get(name, _same)(allowance, *args, **kwargs)
+    if name in FILTER_GUARDS:
+        args[0] = FILTER_GUARDS[name](allowance, *args, **kwargs)
 
 
-def _expand_tabs(allowance: Allowance, text: Any, tabsize: Any = 8, *args: Any) -> None:
+def _expand_tabs(allowance: Allowance, text: Any, tabsize: Any = 8, *args: Any, **_: Any) -> None:
     allowance.width(tabsize)
     allowance.fits(len(text) + text.count("\t" if isinstance(text, str) else b"\t") * tabsize)
 
@@ -123,7 +121,9 @@ def _refused(allowance: Allowance, *args: Any, **kwargs: Any) -> None:
     raise TemplateError("the chat template calls a method that is not allowed in templates")
 
 
-def _replace_method(allowance: Allowance, text: Any, old: Any, new: Any, *args: Any) -> None:
+def _replace_method(
+    allowance: Allowance, text: Any, old: Any, new: Any, *args: Any, **_: Any
+) -> None:
     allowance.fits(len(text) + (text.count(old) + 1) * len(new))
 
 
@@ -147,9 +147,9 @@ def guard_call(
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if not isinstance(owner, str | bytes | int):
         return args
-    if name == "join" and args:
+    if name == "join" and isinstance(owner, str | bytes) and args:
         items = list(args[0])
-        allowance.fits(allowance.weigh(items) + len(items) * len(owner))  # type: ignore[arg-type]
+        allowance.fits(allowance.weigh(items) + len(items) * len(owner))
         return (items, *args[1:])
     if name in _METHOD_GUARDS:
         _METHOD_GUARDS[name](allowance, owner, *args, **kwargs)
@@ -165,7 +165,7 @@ def guard_operator(allowance: Allowance, operator: str, left: Any, right: Any) -
             if isinstance(times, int) and isinstance(many, str | bytes | list | tuple):
                 allowance.fits(allowance.weigh(many) * max(times, 0))
     elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-        allowance.fits_bits(left.bit_length() * right)
+        allowance.bits(left.bit_length() * right)
 
 
 def guard_format_spec(allowance: Allowance, spec: str) -> None:

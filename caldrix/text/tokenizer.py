@@ -13,10 +13,10 @@ from typing import Protocol
 
 import tokenizers
 from attrs import frozen
-from tokenizers import AddedToken, models, normalizers
 
 from caldrix.text import pretokenizers
-from caldrix.text.errors import TokenizerRefusal
+from caldrix.text.byte_bpe import byte_level_bpe
+from caldrix.text.errors import InvalidText, TokenizerRefusal
 from caldrix.text.gguf_vocabulary import SPECIAL_TYPES, GgufVocabulary, TokenType
 from caldrix.text.pieces import ByteLevel, PieceBytes, SentencePiece, from_decoder
 from caldrix.text.score_bpe import ScoreBpe
@@ -107,7 +107,7 @@ class Tokenizer:
         match vocabulary.model:
             case "gpt2":
                 rule = pretokenizers.named(vocabulary.pre)
-                encoder: _Encoder = _LibraryEncoder(_byte_level_library(vocabulary, rule))
+                encoder: _Encoder = _LibraryEncoder(byte_level_bpe(vocabulary, rule))
                 piece_bytes: PieceBytes = ByteLevel()
                 adds_bos = rule.adds_bos
             case "llama":
@@ -141,8 +141,16 @@ class Tokenizer:
         """The ids of ``text``; special tokens written out in it are parsed.
 
         ``add_special_tokens`` puts around it what the tokenizer's own settings ask for. BOS comes
-        once: a text that begins with it does not get another.
+        once: a text that begins with it does not get another. Raises InvalidText for half a
+        surrogate pair, which JSON can spell and UTF-8 cannot.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidText(
+                f"the text has half a surrogate pair, {text[error.start]!a}, at character"
+                f" {error.start}, which is not a character"
+            ) from error
         ids = self._encoder.encode(text)
         if not add_special_tokens:
             return ids
@@ -261,46 +269,3 @@ def _library_vocabulary(library: tokenizers.Tokenizer) -> _Vocabulary:
         added=frozenset(added),
         size=max(pieces, default=-1) + 1,
     )
-
-
-def _byte_level_library(
-    vocabulary: GgufVocabulary, rule: pretokenizers.PreTokenizer
-) -> tokenizers.Tokenizer:
-    """The library's byte-level BPE over a GGUF vocabulary."""
-    if vocabulary.merges is None:
-        raise TokenizerRefusal(
-            "the vocabulary has no merges (tokenizer.ggml.merges), which a tokenizer.ggml.model of"
-            " 'gpt2' needs; convert the model again"
-        )
-    vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
-    try:
-        model = models.BPE(
-            vocab=vocab,
-            merges=[_merge_pair(merge) for merge in vocabulary.merges],
-            ignore_merges=rule.ignore_merges,
-        )
-    except Exception as error:  # the library raises nothing more specific
-        raise TokenizerRefusal(
-            f"the vocabulary and its merges do not fit ({error}); convert the model again"
-        ) from error
-    library = tokenizers.Tokenizer(model)
-    if rule.nfc:
-        library.normalizer = normalizers.NFC()
-    library.pre_tokenizer = rule.build(add_prefix_space=vocabulary.add_space_prefix is True)
-    for kinds, special in ((SPECIAL_TYPES, True), (frozenset({TokenType.USER_DEFINED}), False)):
-        library.add_tokens(
-            [
-                AddedToken(vocabulary.tokens[token_id], normalized=False, special=special)
-                for token_id in vocabulary.ids_of(kinds)
-            ]
-        )
-    return library
-
-
-def _merge_pair(merge: str) -> tuple[str, str]:
-    left, separator, right = merge.partition(" ")
-    if not (left and separator and right):
-        raise TokenizerRefusal(
-            f"the merge {merge!r} (tokenizer.ggml.merges) is not two pieces with a space between"
-        )
-    return left, right

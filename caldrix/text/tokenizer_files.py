@@ -76,7 +76,11 @@ def _flag(config: Mapping[str, object], key: str, directory: Path) -> bool | Non
 def _end_ids(directory: Path) -> frozenset[int]:
     """``eos_token_id`` of the generation settings, one id or several."""
     for name in ("generation_config.json", "config.json"):
-        value = read_json_object(directory / name).get("eos_token_id")
+        settings = read_json_object(directory / name)
+        inner = settings.get("text_config")
+        value = settings.get(
+            "eos_token_id", inner.get("eos_token_id") if isinstance(inner, dict) else None
+        )
         if value is None:
             continue
         ids = value if isinstance(value, list) else [value]

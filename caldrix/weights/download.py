@@ -28,7 +28,6 @@ from caldrix.weights.progress import Progress
 _TRIES = 5
 _FIRST_PAUSE_S = 0.5
 _TIMEOUT_S = 30.0
-_CHUNK_BYTES = 1 << 20
 _RETRIED = frozenset({408, 416, 425, 429, 500, 502, 503, 504})
 
 
@@ -152,7 +151,8 @@ def _append(
 ) -> None:
     at = start
     with cache_errors(part), part.open("ab" if start else "wb") as file:
-        for chunk in response.iter_raw(_CHUNK_BYTES):
+        # Chunks as they arrive: gathering them would lose the last when a connection breaks.
+        for chunk in response.iter_raw():
             at += len(chunk)
             if at > remote.size:
                 raise DownloadFailed(

@@ -152,12 +152,15 @@ class HubSource:
         snapshot = Path(
             snapshot_download(
                 self.repo,
-                revision=info.sha,
+                # By name rather than commit, so that the library notes what the name stands for.
+                revision=self.revision,
                 allow_patterns=[glob.escape(file.rfilename) for file in wanted],
                 tqdm_class=_bar(progress),
                 library_name="caldrix",
             )
         )
+        if snapshot.name != info.sha:
+            raise DownloadFailed(f"{self.repo} changed while it was fetched; try again")
         for file in wanted:
             _check(snapshot / file.rfilename, file)
         _check_shards(snapshot)

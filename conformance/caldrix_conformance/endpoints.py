@@ -18,7 +18,8 @@ class Endpoint:
     other_field: str
     """The other endpoint's name for its prompt, which is refused here."""
     id_prefix: str
-    object: str
+    whole_object: str
+    """What ``object`` says in a whole answer; ``chunk_object`` in a chunk."""
     chunk_object: str
 
     def prompt(self, text: str) -> dict[str, Any]:
@@ -27,11 +28,11 @@ class Endpoint:
             return {"messages": [{"role": "user", "content": text}]}
         return {"prompt": text}
 
-    def answer_text(self, choice: Mapping[str, Any]) -> object:
+    def answer_text(self, choice: Mapping[str, Any]) -> Any:
         """The text of a whole answer's choice; KeyError or TypeError where it has another shape."""
         return choice["message"]["content"] if self.prompt_field == "messages" else choice["text"]
 
-    def delta_text(self, choice: Mapping[str, Any]) -> object:
+    def delta_text(self, choice: Mapping[str, Any]) -> Any:
         """The text of a chunk's choice, None for none; KeyError or TypeError as above."""
         if self.prompt_field == "messages":
             return choice["delta"].get("content")
@@ -44,7 +45,7 @@ CHAT = Endpoint(
     prompt_field="messages",
     other_field="prompt",
     id_prefix="chatcmpl-",
-    object="chat.completion",
+    whole_object="chat.completion",
     chunk_object="chat.completion.chunk",
 )
 COMPLETIONS = Endpoint(
@@ -53,7 +54,7 @@ COMPLETIONS = Endpoint(
     prompt_field="prompt",
     other_field="messages",
     id_prefix="cmpl-",
-    object="text_completion",
+    whole_object="text_completion",
     chunk_object="text_completion",
 )
 ENDPOINTS = (CHAT, COMPLETIONS)

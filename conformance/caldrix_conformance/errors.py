@@ -17,7 +17,3 @@ class GoldenError(SuiteError):
 
 class TargetUnreachable(SuiteError):
     """No server answers at the target's address, or it doesn't say which model it serves."""
-
-
-class Unsupported(Exception):
-    """This target lacks what a case needs: its clauses are neither kept nor broken."""

@@ -10,7 +10,7 @@ MARK = "checks"
 def checks(*clause_ids: str) -> pytest.MarkDecorator:
     """Mark a case, or one row of a parametrized case, with the clauses its outcome judges.
 
-    A case that passes keeps all of them; one that fails breaks all of them, so most cases judge one.
+    A case that passes keeps them all and one that fails breaks them all, so most judge one.
     """
     if not clause_ids:
         raise ValueError("a case judges at least one clause")

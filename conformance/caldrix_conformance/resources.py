@@ -1,4 +1,4 @@
-"""Where the clauses and goldens lie: beside this package's code when installed, else in a checkout."""
+"""Where the clauses and goldens lie: inside the installed package, or beside it in a checkout."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Target:
                 response = client.get("/v1/models")
             except httpx2.TransportError as error:
                 raise TargetUnreachable(
-                    f"no server answers at {root} ({error or type(error).__name__}); "
+                    f"no server answers at {root} ({str(error) or type(error).__name__}); "
                     "start one, or give the address of one that runs"
                 ) from error
             yield cls(root, model or _served_model(root, response), client)

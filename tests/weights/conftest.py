@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from caldrix.weights import download
 from tests.support.loopback import LoopbackServer, Recorder, serving
 
 
 @pytest.fixture
-def server() -> Iterator[LoopbackServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
+    """A web server, which a download that fails asks again without a pause."""
+    monkeypatch.setattr(download, "_FIRST_PAUSE_S", 0.0)
     with serving() as state:
         yield state
 

@@ -104,8 +104,18 @@ def test_unpacked_integers_and_scales_give_the_values(block_format: BlockFormat)
 
 @pytest.mark.parametrize(
     ("name", "lowest", "highest"),
-    [("Q4_0", -8, 7), ("Q4_1", 0, 15), ("Q5_0", -16, 15), ("Q5_1", 0, 31), ("Q8_0", -128, 127)]
-    + [("Q2_K", 0, 3), ("Q3_K", -4, 3), ("Q4_K", 0, 15), ("Q5_K", 0, 31), ("Q6_K", -32, 31)],
+    [
+        ("Q4_0", -8, 7),
+        ("Q4_1", 0, 15),
+        ("Q5_0", -16, 15),
+        ("Q5_1", 0, 31),
+        ("Q8_0", -128, 127),
+        ("Q2_K", 0, 3),
+        ("Q3_K", -4, 3),
+        ("Q4_K", 0, 15),
+        ("Q5_K", 0, 31),
+        ("Q6_K", -32, 31),
+    ],
 )
 def test_quants_use_their_whole_range(name: str, lowest: int, highest: int) -> None:
     quants = blocks.unpack(FORMATS[name], random_blocks(FORMATS[name], 64, 4, seed=1)).quants

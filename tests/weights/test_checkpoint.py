@@ -25,9 +25,7 @@ def write_gguf(path: Path) -> Path:
     writer.add_tokenizer_pre("smollm")
     writer.add_chat_template("{{ messages }}")
     writer.add_tensor("norm", np.ones(3, np.float32))
-    quantized = gguf.quants.quantize(
-        np.ones((2, 32), np.float32), gguf.GGMLQuantizationType.Q8_0
-    )
+    quantized = gguf.quants.quantize(np.ones((2, 32), np.float32), gguf.GGMLQuantizationType.Q8_0)
     writer.add_tensor("out", quantized, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,7 +207,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         document([], [tensor("x", [48], 8)], b"\0" * 99),
         "rows of 48 values, which are no whole Q8_0 blocks of 32",
     ),
-    "past the end": (document([], [tensor("x", [9])], b"\0" * 35), "x ends at byte 132"),
+    "past the end": (
+        document([], [tensor("x", [9])], b"\0" * 35),
+        "x ends at byte 100, but the file has 99",
+    ),
     "far offset": (document([], [tensor("x", [1], offset=HUGE)], b"\0" * 9), "x ends at byte"),
     "misaligned": (
         document([], [tensor("x", [1], offset=4)], b"\0" * 9),
@@ -230,8 +235,14 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_a_hostile_file_is_refused_by_name(
     raw: bytes, message: str, opened: Callable[[bytes], GgufCheckpoint]
 ) -> None:
-    with pytest.raises(CorruptFile, match=message) as caught:
-        opened(raw)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFile, match=message) as caught:
+            opened(raw)
+        _, most_memory = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_memory < 1 << 20
     assert "model.gguf" in str(caught.value)
     assert str(caught.value).isprintable()
 
@@ -247,9 +258,7 @@ def test_the_small_file_is_sound(opened: Callable[[bytes], GgufCheckpoint]) -> N
 
 
 @pytest.mark.parametrize("size", range(0, len(SMALL), 3))
-def test_a_truncated_file_is_refused(
-    size: int, opened: Callable[[bytes], GgufCheckpoint]
-) -> None:
+def test_a_truncated_file_is_refused(size: int, opened: Callable[[bytes], GgufCheckpoint]) -> None:
     needed = len(SMALL) - 4  # the data of the last tensor ends four bytes before the file does
     if size < needed:
         with pytest.raises(CorruptFile):
@@ -278,13 +287,8 @@ def test_a_mutated_file_is_read_or_refused(
         raw[at : at + len(patch)] = patch
     path = tmp_path_factory.getbasetemp() / "mutated.gguf"
     path.write_bytes(raw[:cut])
-    try:
-        checkpoint = open_gguf(path)
-    except CorruptFile as error:
-        assert str(path) in str(error)
-        return
-    with np.errstate(over="ignore"):
-        for read in checkpoint.tensors.values():
+    with contextlib.suppress(CorruptFile):
+        for read in open_gguf(path).tensors.values():
             assert read.to_float32().shape == read.shape
 
 
@@ -309,7 +313,7 @@ def test_metadata_getters(opened: Callable[[bytes], GgufCheckpoint]) -> None:
     assert metadata.number("none", 2) == 2
     with pytest.raises(CorruptFile, match=r"model\.gguf lacks the metadata key none"):
         metadata.string("none")
-    for getter, name in [
+    getters: list[tuple[Callable[[str], object], str]] = [
         (metadata.string, "flag"),
         (metadata.integer, "flag"),
         (metadata.integer, "rope.base"),
@@ -319,6 +323,7 @@ def test_metadata_getters(opened: Callable[[bytes], GgufCheckpoint]) -> None:
         (metadata.strings, "scores"),
         (metadata.integers, "flags"),
         (metadata.numbers, "tokens"),
-    ]:
+    ]
+    for getter, name in getters:
         with pytest.raises(CorruptFile, match=f"the metadata key {name} is not a"):
             getter(name)

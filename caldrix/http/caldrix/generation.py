@@ -14,7 +14,7 @@ from caldrix.errors import CaldrixError
 from caldrix.http.caldrix.requests import AnswerFields
 from caldrix.http.caldrix.responses import Envelope, Shape, Usage
 from caldrix.http.encoding import encode_json
-from caldrix.http.errors import ApiError, api_error, error_body, internal_error
+from caldrix.http.errors import api_error, error_body, internal_error
 from caldrix.http.exchange import Answer, EventStream
 from caldrix.http.service import Service
 from caldrix.http.sse import encode_event
@@ -142,7 +142,7 @@ async def _generate(
                 if assembler.stopped:
                     break
     except CaldrixError as error:
-        raise _client_error(error, prompt_field) from error
+        raise api_error(error, param=prompt_field) from error
     if tail := assembler.finish():
         yield Piece(tail, take_pending())
     if assembler.stopped:
@@ -151,7 +151,3 @@ async def _generate(
         assert generation.finish_reason is not None
         finish_reason = generation.finish_reason.value
     yield Ending(finish_reason, Usage(len(prompt), generated), take_pending())
-
-
-def _client_error(error: CaldrixError, prompt_field: str) -> ApiError:
-    return api_error(error, param=prompt_field)

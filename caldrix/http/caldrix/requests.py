@@ -27,7 +27,6 @@ from caldrix.http.caldrix.messages import Message, read_messages
 from caldrix.http.decoding import Invalid, Rule, decode, spell
 from caldrix.http.errors import ApiError
 
-
 Value = TypeVar("Value")
 
 

@@ -1,0 +1,119 @@
+"""`caldrix run`: one answer with -p, or a chat in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import structlog
+import trio
+from cyclopts import Parameter
+
+from caldrix.cli.chat import Chat, chat_loop, print_answer
+from caldrix.cli.options import read_positive, read_threads, sampling_settings
+from caldrix.cli.pull import TerminalProgress
+from caldrix.engine.engine import running_engine
+from caldrix.engine.sampling import SamplingSettings
+from caldrix.errors import Refusal
+from caldrix.models.lane import find_lane
+from caldrix.models.loading import TextModel, load_model
+from caldrix.weights.names import resolve
+
+
+def run(
+    model: str = "smollm2",
+    /,
+    *,
+    prompt: Annotated[str | None, Parameter(name=["--prompt", "-p"])] = None,
+    system: str | None = None,
+    max_tokens: int | None = None,
+    backend: str = "auto",
+    context: int | None = None,
+    threads: str = "auto",
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    seed: int | None = None,
+) -> int:
+    """Answer one prompt with -p, or chat in the terminal.
+
+    Parameters
+    ----------
+    model
+        An alias, a directory, a .gguf file, a hub name (owner/name) or ollama:name[:tag].
+    prompt
+        What to answer. Without it a chat begins: /help shows its commands.
+    system
+        A system message to begin with.
+    max_tokens
+        At most so many tokens an answer; otherwise until the model ends or the context is full.
+    backend
+        The lane to run on.
+    context
+        Positions for prompt and answers together.
+    threads
+        Threads to compute with: auto, or a number.
+    temperature
+        0 is greedy.
+    top_k
+        Keep the so many best tokens; 0 keeps all.
+    top_p
+        Keep the best tokens that together have this probability.
+    min_p
+        Keep tokens with this part of the best one's probability.
+    repetition_penalty
+        Above 1 makes tokens that were there already less likely.
+    seed
+        The same seed gives the same answer.
+    """
+    sampling = sampling_settings(
+        {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+        }
+    )
+    read_positive("--max-tokens", max_tokens)
+    read_positive("--context", context, least=2)
+    lane = find_lane(backend)
+    with TerminalProgress() as progress:
+        resolved = resolve(model, progress)
+    with load_model(
+        resolved.path, lane=lane, context=context, threads=read_threads(threads)
+    ) as loaded:
+        if loaded.template is None and (prompt is None or system is not None):
+            raise Refusal(
+                f"{resolved.served_name} has no chat template, so it cannot chat; "
+                "use -p alone to have a text continued"
+            )
+        trio.run(_run, loaded, sampling, prompt, system, max_tokens)
+    return 0
+
+
+async def _run(
+    model: TextModel,
+    sampling: SamplingSettings,
+    prompt: str | None,
+    system: str | None,
+    max_tokens: int | None,
+) -> None:
+    # A terminal is for the answer; an engine's failure is told there in its own words.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    async with running_engine(model.executor, context=model.context) as engine:
+        chat = Chat(model, engine, sampling, max_tokens, system)
+        if prompt is not None:
+            await print_answer(chat, prompt)
+        else:
+            await chat_loop(chat, _read_line)
+
+
+def _read_line() -> str | None:
+    try:
+        return input("> ")
+    except EOFError:
+        return None

@@ -1,0 +1,253 @@
+"""`caldrix serve`: one model behind the HTTP API, until it is told to stop."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import trio
+from attrs import frozen
+
+from caldrix.cli.logs import LogFormat, configure_logging
+from caldrix.cli.pull import TerminalProgress
+from caldrix.engine.engine import running_engine
+from caldrix.engine.sampling import SamplingSettings
+from caldrix.errors import Refusal
+from caldrix.http import listening
+from caldrix.http.caldrix.fields import SAMPLING_RULES
+from caldrix.http.config import ServerConfig
+from caldrix.http.decoding import Invalid
+from caldrix.http.server import Shutdown
+from caldrix.http.server import serve as serve_http
+from caldrix.http.service import Service
+from caldrix.models.lane import find_lane
+from caldrix.models.loading import TextModel, load_model
+from caldrix.weights.names import resolve
+
+DEFAULT_MODEL = "smollm2"
+
+_ROWS_BY_LANE = {"hip": 8, "host": 8}
+
+
+class FlagRefused(Refusal):
+    """A flag's value that makes no sense; the message names the flag."""
+
+
+@frozen
+class _Serving:
+    """What is decided before anything is loaded."""
+
+    config: ServerConfig
+    sampling: SamplingSettings
+    queue_depth: int
+    served_name: str
+    lane: str
+    path: Path
+
+
+def serve(
+    model: str | None = None,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8425,
+    served_name: str | None = None,
+    backend: str = "auto",
+    context: int | None = None,
+    max_batch: int | None = None,
+    queue_depth: int = 64,
+    threads: Literal["auto"] | int = "auto",
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    seed: int | None = None,
+    drain_timeout: float = 30.0,
+    allow_host: tuple[str, ...] = (),
+    log_format: LogFormat = "text",
+) -> int:
+    """Serve a model over HTTP, until Ctrl-C or SIGTERM.
+
+    Parameters
+    ----------
+    model
+        An alias, a directory, a .gguf file, a hub name or an Ollama name; smollm2 if none is given.
+    host
+        Address to listen on; 0.0.0.0 is every address of this machine.
+    port
+        Port to listen on; 0 finds a free one.
+    served_name
+        Name that requests call the model by, instead of its own.
+    backend
+        Lane to compute on: auto, or one that `caldrix doctor` lists.
+    context
+        Tokens a prompt and its answer may have together; the model's own limit if not given.
+    max_batch
+        Requests computed at the same time: 1 if not given, 8 on the lanes hip and host.
+    queue_depth
+        Requests that may wait beside those; one more is answered with a 429.
+    threads
+        CPU threads to compute with.
+    temperature
+        Default for requests without one: 0 is greedy.
+    top_k
+        Default for requests without one: 0 keeps every token.
+    top_p
+        Default for requests without one: 1 keeps every token.
+    min_p
+        Default for requests without one: 0 is off.
+    repetition_penalty
+        Default for requests without one: 1 is off.
+    seed
+        Default for requests without one: a fresh one each if not given.
+    drain_timeout
+        Seconds that requests may take to end once the server is told to stop.
+    allow_host
+        Names to answer to beside the loopback's own, when listening on a loopback address.
+    log_format
+        text or json.
+    """
+    _check(port, context, max_batch, queue_depth, threads, drain_timeout)
+    sampling = _sampling(
+        {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": -1 if seed is None else seed,
+        }
+    )
+    configure_logging(log_format)
+    lane = find_lane(backend)
+    # Before the model: a port in use should not be told after a minute of loading.
+    sockets = listening.bind(host, port)
+    try:
+        with TerminalProgress() as progress:
+            resolved = resolve(DEFAULT_MODEL if model is None else model, progress)
+        serving = _Serving(
+            config=ServerConfig(
+                host=host, port=port, allow_host=tuple(allow_host), drain_timeout=drain_timeout
+            ),
+            sampling=sampling,
+            queue_depth=queue_depth,
+            served_name=served_name or resolved.served_name,
+            lane=lane.name,
+            path=resolved.path,
+        )
+        with load_model(
+            resolved.path,
+            lane=lane,
+            context=context,
+            rows=max_batch or _ROWS_BY_LANE.get(lane.name, 1),
+            threads=None if threads == "auto" else threads,
+        ) as loaded:
+            listening.listen(sockets)
+            trio.run(_run, loaded, serving, sockets)
+    finally:
+        listening.close(sockets)
+    return 0
+
+
+async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.socket]) -> None:
+    shutdown = Shutdown()
+    async with (
+        running_engine(
+            model.executor,
+            context=model.context,
+            rows=model.rows,
+            queue_depth=serving.queue_depth,
+        ) as engine,
+        trio.open_nursery() as nursery,
+    ):
+        service = Service(
+            served_name=serving.served_name,
+            engine=engine,
+            tokenizer=model.tokenizer,
+            template=model.template,
+            vocab_size=model.program.vocab_size,
+            sampling=serving.sampling,
+        )
+        await nursery.start(_stop_on_signals, shutdown)
+        async with trio.open_nursery() as server:
+            serve = partial(serve_http, service, serving.config, sockets=sockets, shutdown=shutdown)
+            urls = await server.start(serve)
+            print(_banner(model, serving, urls), flush=True)
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signals(
+    shutdown: Shutdown, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            shutdown.request()
+
+
+def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
+    """What a person wants to know once the server is ready, and a command to try."""
+    if model.template is None:
+        path, request = "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 32}
+    else:
+        message = {"role": "user", "content": "What is the capital of France?"}
+        path, request = "/v1/chat/completions", {"messages": [message], "max_tokens": 32}
+    body = json.dumps({"model": serving.served_name, **request})
+    rows = "1 request" if model.rows == 1 else f"{model.rows} requests"
+    lines = {
+        "model": f"{serving.served_name} ({serving.path})",
+        "lane": f"{serving.lane}, {rows} at a time",
+        "context": f"{model.context} tokens",
+        "address": ", ".join(f"{url}/v1" for url in urls),
+        "try": f"curl {urls[0]}{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}",
+    }
+    return "\n".join(["caldrix is ready", *(f"  {name:<8} {text}" for name, text in lines.items())])
+
+
+def _check(
+    port: int,
+    context: int | None,
+    max_batch: int | None,
+    queue_depth: int,
+    threads: Literal["auto"] | int,
+    drain_timeout: float,
+) -> None:
+    """Raises FlagRefused for a number out of its range."""
+    if not 0 <= port <= 65535:
+        raise FlagRefused(f"--port must be 0 to 65535, got {port}")
+    if context is not None and context < 2:
+        raise FlagRefused(f"--context must be at least 2 tokens, got {context}")
+    if max_batch is not None and max_batch < 1:
+        raise FlagRefused(f"--max-batch must be at least 1, got {max_batch}")
+    if queue_depth < 0:
+        raise FlagRefused(f"--queue-depth must be 0 or more, got {queue_depth}")
+    if threads != "auto" and threads < 1:
+        raise FlagRefused(f"--threads must be auto or at least 1, got {threads}")
+    if not 0 <= drain_timeout < math.inf:
+        raise FlagRefused(f"--drain-timeout must be 0 or more seconds, got {drain_timeout}")
+
+
+def _sampling(flags: Mapping[str, float]) -> SamplingSettings:
+    """The server's defaults; a request's own fields obey the same rules. Raises FlagRefused."""
+    for name, value in flags.items():
+        try:
+            SAMPLING_RULES[name].check(value)
+        except Invalid as error:
+            raise FlagRefused(f"--{name.replace('_', '-')} {error.message}") from None
+    seed = int(flags["seed"])
+    return SamplingSettings(
+        temperature=flags["temperature"],
+        top_k=max(0, int(flags["top_k"])),
+        top_p=flags["top_p"],
+        min_p=flags["min_p"],
+        repetition_penalty=flags["repetition_penalty"],
+        seed=None if seed == -1 else seed,
+    )

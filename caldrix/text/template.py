@@ -1,0 +1,213 @@
+"""Chat templates: a model's own program that turns messages into its prompt.
+
+Templates are Jinja, with what transformers gives them, in a sandbox whose time and size are
+bounded (see `template_sandbox` and `allowance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cache
+from types import TracebackType
+
+import jinja2
+from attrs import frozen
+
+from caldrix.text.allowance import Allowance, RenderLimits, current_allowance
+from caldrix.text.errors import TemplateError, TemplateRefusal
+from caldrix.text.template_sandbox import TemplateEnvironment
+
+_LONGEST_SOURCE = 1024**2
+_LONGEST_TIME_FORMAT = 256
+# What a template can raise: its author's mistakes, and messages it was not written for.
+_FAULTS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,  # also RecursionError
+    TypeError,
+    ValueError,
+)
+
+
+class ChatTemplate:
+    """A compiled chat template. Immutable, and safe to use from several threads.
+
+    Raises TemplateRefusal when ``source`` is not a template, naming the line.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        bos_token: str,
+        eos_token: str,
+        *,
+        limits: RenderLimits | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._template = _compile(source)
+        self._limits = limits or RenderLimits()
+        self._globals = {
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "strftime_now": lambda time_format: _format_time(now(), time_format),
+        }
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str:
+        """The prompt for ``messages``; ``variables`` go to the template under their names.
+
+        Raises TemplateError: what the template says through ``raise_exception``, or a sentence
+        about what it did wrong or which limit it went over.
+        """
+        values = {
+            "tools": None,
+            "documents": None,
+            **self._globals,
+            **variables,
+            "messages": list(messages),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        allowance = Allowance(self._limits)
+        with _running(allowance):
+            allowance.weigh(values)
+            pieces, length = [], 0
+            for piece in self._template.generate(values):
+                length += len(piece)
+                allowance.fits(length)
+                allowance.spend(1)
+                pieces.append(piece)
+            return "".join(pieces)
+
+
+@frozen
+class RenderedChat:
+    """A prompt, and whether its system message had to move into the first user message."""
+
+    text: str
+    system_moved: bool
+
+
+def render_chat(
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    add_generation_prompt: bool = True,
+    **variables: object,
+) -> RenderedChat:
+    """Render ``messages``, moving the system text when the template refuses it.
+
+    When rendering fails and the first message is a system message, its text goes to the top of
+    the first user message, with a blank line after it. If that fails too, the first TemplateError
+    is raised.
+    """
+
+    def render(chat: Sequence[Mapping[str, object]]) -> str:
+        return template.render(chat, add_generation_prompt=add_generation_prompt, **variables)
+
+    try:
+        return RenderedChat(render(messages), system_moved=False)
+    except TemplateError as refused:
+        moved = _move_system(messages)
+        if moved is None:
+            raise
+        try:
+            return RenderedChat(render(moved), system_moved=True)
+        except TemplateError:
+            raise refused from None
+
+
+def _move_system(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]] | None:
+    """``messages`` with the leading system text in the first user message; None if impossible."""
+    if not messages or messages[0].get("role") != "system":
+        return None
+    system, rest = messages[0].get("content"), list(messages[1:])
+    for index, message in enumerate(rest):
+        if message.get("role") != "user":
+            continue
+        content = message.get("content")
+        if not isinstance(system, str):
+            return None
+        if isinstance(content, str):
+            rest[index] = {**message, "content": f"{system}\n\n{content}"}
+        elif isinstance(content, list):
+            part = {"type": "text", "text": f"{system}\n\n"}
+            rest[index] = {**message, "content": [part, *content]}
+        else:
+            return None
+        return rest
+    return None
+
+
+@cache
+def _environment() -> TemplateEnvironment:
+    return TemplateEnvironment()
+
+
+def _compile(source: str) -> jinja2.Template:
+    if len(source) > _LONGEST_SOURCE:
+        raise TemplateRefusal(
+            f"the chat template is longer than {_LONGEST_SOURCE} characters; use another one"
+        )
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateRefusal(
+            f"the chat template is broken at line {error.lineno}: {error.message}; fix it or use"
+            " another one"
+        ) from error
+    except (MemoryError, RecursionError, SyntaxError, ValueError) as error:
+        raise TemplateRefusal(
+            f"the chat template cannot be compiled ({error}); it nests too deeply or holds a"
+            " number that is too long"
+        ) from error
+
+
+@contextmanager
+def _running(allowance: Allowance) -> Iterator[None]:
+    """A rendering: metered by ``allowance``, its faults as TemplateError."""
+    token = current_allowance.set(allowance)
+    try:
+        yield
+    except _FAULTS as error:
+        raise TemplateError(_describe(error)) from error
+    finally:
+        current_allowance.reset(token)
+
+
+def _describe(error: BaseException) -> str:
+    """What went wrong and in which line of the template."""
+    what = str(error)
+    if isinstance(error, RecursionError):
+        what = "it nests too deeply"
+    elif not isinstance(error, jinja2.TemplateError):
+        what = f"{type(error).__name__}: {error}"
+    line = _template_line(error.__traceback__)
+    where = "" if line is None else f" at line {line}"
+    return f"the chat template failed{where}: {what}"
+
+
+def _template_line(traceback: TracebackType | None) -> int | None:
+    """The innermost line of the template that a traceback passed, as jinja2 rewrote it."""
+    line = None
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == "<template>":
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
+
+
+def _format_time(moment: datetime, time_format: object) -> str:
+    """``strftime_now``: the date and time a template puts into its prompt."""
+    if not isinstance(time_format, str) or len(time_format) > _LONGEST_TIME_FORMAT:
+        raise TemplateError("the chat template calls strftime_now with a format it cannot take")
+    return moment.strftime(time_format)

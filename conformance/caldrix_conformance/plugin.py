@@ -1,0 +1,212 @@
+"""The pytest plugin: it connects to the target, hands it to the cases, and judges the clauses.
+
+Loaded by name (``-p caldrix_conformance.plugin``), as `caldrix_conformance.run` does; it never
+loads itself into other people's test runs.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+
+import attrs
+import httpx2
+import pytest
+from attrs import define, field
+from syrupy.assertion import SnapshotAssertion
+
+from caldrix_conformance.capabilities import Capability
+from caldrix_conformance.clauses import Clause, Spec, load_spec
+from caldrix_conformance.discovery import discover
+from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.goldens import Goldens
+from caldrix_conformance.marks import MARK, clauses_of
+from caldrix_conformance.resources import in_checkout, spec_directory
+from caldrix_conformance.target import Target
+from caldrix_conformance.verdicts import Ledger, Observation, Report, Status, lacks
+
+
+@define
+class Run:
+    """The state of one run."""
+
+    spec: Spec
+    target: Target
+    only: Sequence[str]
+    ledger: Ledger = field(factory=Ledger)
+    declared: frozenset[str] = frozenset()
+    """The ids of the clauses that some case judges."""
+
+    def in_scope(self, clause_id: str) -> bool:
+        """Whether the person asked for that clause."""
+        return not self.only or any(fnmatch.fnmatchcase(clause_id, glob) for glob in self.only)
+
+    def report(self) -> Report:
+        """The verdict on each clause in scope."""
+        capabilities = self.target.capabilities
+        return Report(
+            contract=self.spec.contract,
+            target=self.target.url,
+            model=self.target.model,
+            capabilities=capabilities,
+            verdicts=[
+                self.ledger.judge(clause, capabilities, clause.id in self.declared)
+                for clause in self.spec
+                if self.in_scope(clause.id)
+            ],
+            faults=self.ledger.faults,
+        )
+
+
+_RUN = pytest.StashKey[Run]()
+_OPEN = pytest.StashKey[ExitStack]()
+
+
+def report_of(config: pytest.Config) -> Report:
+    """The report of a session that has ended. Raises KeyError if it never began."""
+    return config.stash[_RUN].report()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the suite's options."""
+    group = parser.getgroup("conformance", "caldrix conformance suite")
+    group.addoption("--target", metavar="URL", help="the server to judge")
+    group.addoption("--model", metavar="NAME", help="its model; default: what /v1/models names")
+    group.addoption("--contract", default="caldrix", help="the contract to judge it by")
+    group.addoption(
+        "--without",
+        action="append",
+        default=[],
+        choices=[capability.value for capability in Capability],
+        help="a capability that the target lacks; may be repeated",
+    )
+    group.addoption(
+        "--only",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="judge only clauses whose id matches, as in 'chat.*'; may be repeated",
+    )
+    group.addoption(
+        "--write-goldens", action="store_true", help="write goldens from the target's answers"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the spec and connect to the target."""
+    if config.option.help:
+        return
+    config.addinivalue_line("markers", f"{MARK}(*clause_ids): the clauses that a case judges")
+    url = config.getoption("--target")
+    if url is None:
+        raise pytest.UsageError("give the server to judge with --target URL")
+    writing = bool(config.getoption("--write-goldens"))
+    if writing and not in_checkout():
+        raise pytest.UsageError("goldens are kept in a checkout, and can be written only there")
+    # Syrupy looks for snapshots that no test used by each test's file, which isn't where ours lie.
+    config.option.disable_unused_snapshots = True
+    config.option.update_snapshots = writing
+    stack = config.stash[_OPEN] = ExitStack()
+    try:
+        spec = load_spec(spec_directory(config.getoption("--contract")))
+        target = stack.enter_context(Target.connect(url, config.getoption("--model")))
+    except SuiteError as error:
+        raise pytest.UsageError(str(error)) from error
+    without = frozenset(map(Capability, config.getoption("--without")))
+    target = attrs.evolve(target, capabilities=discover(target, without))
+    config.stash[_RUN] = Run(spec, target, config.getoption("--only"))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Close the connections to the target."""
+    stack = config.stash.get(_OPEN, None)
+    if stack is not None:
+        stack.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Hold each case against the spec, and leave out what the person didn't ask for."""
+    run = config.stash[_RUN]
+    declared: set[str] = set()
+    selected = []
+    for item in items:
+        clause_ids = clauses_of(item)
+        if not clause_ids:
+            raise pytest.UsageError(f"{item.nodeid} says of no clause that it judges it")
+        for clause in _declared(run.spec, item, clause_ids):
+            declared.add(clause.id)
+        if any(map(run.in_scope, clause_ids)):
+            selected.append(item)
+    run.declared = frozenset(declared)
+    config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+    items[:] = selected
+
+
+def _declared(spec: Spec, item: pytest.Item, clause_ids: Sequence[str]) -> Iterator[Clause]:
+    for clause_id in clause_ids:
+        try:
+            clause = spec.clause(clause_id)
+        except SuiteError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+        if clause.untestable is not None:
+            raise pytest.UsageError(f"{item.nodeid} judges {clause_id}, said to be untestable")
+        yield clause
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Nothing is left out unseen: a module that can't be imported fails the run."""
+    report = yield
+    if report.failed:
+        faults = collector.config.stash[_RUN].ledger.faults
+        faults.append(f"{report.nodeid} can't be collected: {report.longreprtext}")
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Pass over a case whose clauses need what the target lacks."""
+    run = item.config.stash[_RUN]
+    for clause_id in clauses_of(item):
+        lacking = run.spec.clause(clause_id).needs - run.target.capabilities
+        if lacking:
+            pytest.skip(lacks(lacking))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Note what this phase of the case says of its clauses."""
+    if call.excinfo is None and call.when != "call":
+        return
+    status, seen = _outcome(call)
+    run = item.config.stash[_RUN]
+    for clause_id in clauses_of(item):
+        run.ledger.note(Observation(clause_id, item.nodeid, status, seen))
+
+
+def _outcome(call: pytest.CallInfo[None]) -> tuple[Status, str]:
+    if call.excinfo is None:
+        return Status.PASSED, ""
+    error = call.excinfo.value
+    if isinstance(error, pytest.skip.Exception):
+        return Status.UNSUPPORTED, str(error)
+    if isinstance(error, AssertionError):
+        return Status.FAIL, str(error).partition("\n")[0]
+    if isinstance(error, httpx2.RequestError | ConnectionError | TimeoutError):
+        return Status.FAIL, f"no answer: {str(error) or type(error).__name__}"
+    return Status.ERROR, f"{type(error).__name__}: {error}"
+
+
+@pytest.fixture(scope="session")
+def target(pytestconfig: pytest.Config) -> Target:
+    """The server being judged."""
+    return pytestconfig.stash[_RUN].target
+
+
+@pytest.fixture
+def golden(snapshot: SnapshotAssertion, pytestconfig: pytest.Config, target: Target) -> Goldens:
+    """The captured answers of the contract."""
+    return Goldens(pytestconfig.stash[_RUN].spec.contract, snapshot, target)

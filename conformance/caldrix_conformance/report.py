@@ -1,0 +1,101 @@
+"""A run's report, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from caldrix_conformance.clauses import Level
+from caldrix_conformance.verdicts import Report, Status, Verdict
+
+_STYLES = {
+    Status.PASSED: "green",
+    Status.FAIL: "bold red",
+    Status.UNSUPPORTED: "yellow",
+    Status.ERROR: "bold magenta",
+    Status.UNTESTABLE: "dim",
+}
+_EXPLAINED = frozenset({Status.FAIL, Status.ERROR, Status.UNSUPPORTED})
+
+
+def print_report(report: Report, console: Console, *, every_clause: bool = False) -> None:
+    """Print the clauses that are not kept (all of them with ``every_clause``) and the counts."""
+    shown = [
+        verdict
+        for verdict in report.verdicts
+        if every_clause or verdict.status in (Status.FAIL, Status.ERROR)
+    ]
+    if shown:
+        console.print(_table(shown))
+    for fault in report.faults:
+        console.print(Text(f"the suite failed: {fault}", style=_STYLES[Status.ERROR]))
+    console.print(_summary(report))
+
+
+def report_json(report: Report) -> str:
+    """The whole report as JSON text, one clause after the other in the spec's order."""
+    value = {
+        "contract": report.contract,
+        "target": report.target,
+        "model": report.model,
+        "capabilities": sorted(capability.value for capability in report.capabilities),
+        "counts": {status.value: count for status, count in report.counts().items()},
+        "faults": list(report.faults),
+        "clauses": [_verdict_json(verdict) for verdict in report.verdicts],
+    }
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _table(verdicts: list[Verdict]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("clause", no_wrap=True)
+    table.add_column("level")
+    table.add_column("status")
+    table.add_column("what was seen", overflow="fold", ratio=1)
+    for verdict in verdicts:
+        seen = verdict.seen if verdict.status in _EXPLAINED else ""
+        table.add_row(
+            verdict.clause.id,
+            verdict.clause.level.value,
+            Text(verdict.status.value, style=_STYLES[verdict.status]),
+            Text(seen),
+        )
+    return table
+
+
+def _summary(report: Report) -> Text:
+    counts = report.counts()
+    text = Text(f"{len(report.verdicts)} clauses of {report.contract}, {report.model} at ")
+    text.append(report.target)
+    for status, count in counts.items():
+        if count:
+            text.append(", ")
+            text.append(f"{count} {status.value}", style=_STYLES[status])
+    text.append("".join(_broken_levels(report)))
+    return text
+
+
+def _broken_levels(report: Report) -> Iterator[str]:
+    for level in Level:
+        broken = len(report.broken(level))
+        if broken:
+            yield f"\n{broken} of level {level.value} broken"
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    clause = verdict.clause
+    return {
+        "id": clause.id,
+        "level": clause.level.value,
+        "status": verdict.status.value,
+        "promise": clause.promise,
+        "where": clause.where,
+        "source": clause.source.value,
+        "seen": verdict.seen,
+        "cases": list(verdict.cases),
+    }

@@ -1,0 +1,122 @@
+"""One run of the suite: pytest on its own cases, apart from any other use of pytest here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+from rich.console import Console
+
+from caldrix_conformance import plugin
+from caldrix_conformance.clauses import load_spec
+from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.report import print_report, report_json
+from caldrix_conformance.resources import CASES, spec_directory
+from caldrix_conformance.target import Target
+from caldrix_conformance.verdicts import Report
+
+# What a person's shell may set for their own test runs, and would change ours.
+_PYTEST_VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+
+
+@frozen(kw_only=True)
+class Settings:
+    """What a person may ask of a run."""
+
+    url: str
+    contract: str = "caldrix"
+    model: str | None = None
+    without: Sequence[str] = ()
+    only: Sequence[str] = ()
+    strict: bool = False
+    json: Path | None = None
+    verbose: bool = False
+    """Show every clause, also those that are kept."""
+    write_goldens: bool = False
+
+
+def run(settings: Settings) -> int:
+    """Run the suite and print its report; return the exit status.
+
+    0: every must is kept (with ``strict`` every should, too); 1: one is broken, or the suite
+    itself failed; 2: there is nothing to judge, said in one line on stderr.
+    """
+    try:
+        report = judge(settings)
+        if report is None:
+            return 2
+        if settings.json is not None:
+            _write(settings.json, report_json(report))
+    except SuiteError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print_report(report, Console(), every_clause=settings.verbose)
+    return report.exit_status(strict=settings.strict)
+
+
+def judge(settings: Settings) -> Report | None:
+    """Run the cases; return the report, or None if pytest has told on stderr why it did not.
+
+    Raises SuiteError if the spec can't be read, no server answers, or Python leaves checks out.
+    """
+    if not __debug__:
+        raise SuiteError("python -O takes the checks out of the cases; run the suite without it")
+    load_spec(spec_directory(settings.contract))
+    with Target.connect(settings.url, settings.model):
+        pass
+    keeper = _ReportKeeper()
+    with _own_pytest():
+        pytest.main(_arguments(settings), plugins=[keeper])
+    return keeper.report
+
+
+class _ReportKeeper:
+    """Takes the report out of pytest's session."""
+
+    report: Report | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if exitstatus != pytest.ExitCode.USAGE_ERROR:
+            self.report = plugin.report_of(session.config)
+
+
+def _arguments(settings: Settings) -> list[str]:
+    cases = CASES / settings.contract
+    return [
+        str(cases),
+        f"--config-file={CASES / 'pytest.toml'}",
+        f"--rootdir={CASES}",
+        f"--confcutdir={CASES}",
+        "--continue-on-collection-errors",
+        "--disable-plugin-autoload",
+        *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:capture"),
+        *("-p", "syrupy", "-p", plugin.__name__),
+        f"--target={settings.url}",
+        f"--contract={settings.contract}",
+        *([f"--model={settings.model}"] if settings.model is not None else ()),
+        *(f"--without={name}" for name in settings.without),
+        *(f"--only={glob}" for glob in settings.only),
+        *(["--write-goldens"] if settings.write_goldens else ()),
+    ]
+
+
+@contextmanager
+def _own_pytest() -> Iterator[None]:
+    kept = {name: os.environ.pop(name) for name in _PYTEST_VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise SuiteError(f"the report can't be written to {path}: {error.strerror}") from error

@@ -1,0 +1,122 @@
+"""`caldrix pull` and `caldrix models`, on models that are on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from caldrix.cli.models import app, list_models, show
+from caldrix.cli.pull import TerminalProgress, pull
+from caldrix.weights.errors import ModelNotFound
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A GGUF file in an Ollama store, as ollama:tiny."""
+    path = tmp_path / "tiny.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_tensor("norm", np.ones(3, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    blob = tmp_path / "store" / "blobs" / f"sha256-{digest}"
+    blob.parent.mkdir(parents=True)
+    path.rename(blob)
+    layer = {
+        "mediaType": "application/vnd.ollama.image.model",
+        "digest": f"sha256:{digest}",
+        "size": blob.stat().st_size,
+    }
+    manifest = tmp_path / "store/manifests/registry.ollama.ai/library/tiny/latest"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "store"))
+    monkeypatch.setenv("CALDRIX_CACHE", str(tmp_path / "cache"))
+    return blob
+
+
+def test_pull_prints_the_path_alone(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pull("ollama:tiny") == 0
+    assert capsys.readouterr() == (f"{model}\n", "")
+
+
+def test_pull_refuses_an_unknown_name(model: Path) -> None:
+    with pytest.raises(ModelNotFound, match="there is no model 'tiny'"):
+        pull("tiny")
+
+
+def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with TerminalProgress() as progress:
+        progress.begin("a", 10)
+        progress.advance(5)
+        progress.begin("a", 10, 5)
+        progress.note("[bold] a wait")
+        progress.begin("b", None)
+    assert capsys.readouterr() == ("", "fetching a\n[bold] a wait\nfetching b\n")
+
+
+def test_list(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_models(as_json=True) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "name": "ollama:tiny:latest",
+            "source": "ollama",
+            "size": model.stat().st_size,
+            "path": str(model),
+        }
+    ]
+    assert list_models() == 0
+    out, _ = capsys.readouterr()
+    assert "ollama:tiny:latest" in out
+    assert str(model) in out.replace("\n", "").replace(" ", "")
+
+
+def test_list_of_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CALDRIX_CACHE", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    assert list_models() == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "caldrix pull smollm2" in err
+    assert list_models(as_json=True) == 0
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_show(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("ollama:tiny", as_json=True) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "name": "tiny:latest",
+        "source": "ollama",
+        "path": str(model),
+        "format": "GGUF",
+        "architecture": "llama",
+        "parameters": 3,
+        "tensors": 1,
+        "types": {"F32": 1},
+        "context_length": 64,
+        "size": 12,
+        "tokenizer": None,
+        "chat_template": False,
+    }
+    assert show("ollama:tiny") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "context length 64" in lines
+    assert "types 1 F32" in lines
+    assert "tokenizer not said" in lines
+
+
+def test_options_on_the_command_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app(["list", "--json"], result_action="return_value") == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "ollama:tiny:latest"
+    assert app(["show", "ollama:tiny", "--json"], result_action="return_value") == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "tiny:latest"

@@ -1,0 +1,176 @@
+"""The engine over a scripted lane: order, limits, leaving, failing, stopping."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from caldrix.engine.engine import Engine, FinishReason, GenerationRequest, running_engine
+from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, QueueFull
+from tests.support.scripted import ScriptedExecutor, endless, reply
+
+END = 9
+VOCAB = 10
+CONTEXT = 32
+
+
+@asynccontextmanager
+async def engine_over(
+    executor: ScriptedExecutor, *, rows: int = 1, queue_depth: int = 8
+) -> AsyncIterator[Engine]:
+    async with running_engine(
+        executor, context=CONTEXT, rows=rows, queue_depth=queue_depth
+    ) as engine:
+        with trio.fail_after(10):
+            yield engine
+
+
+def request(*prompt: int, max_tokens: int | None = None) -> GenerationRequest:
+    return GenerationRequest(prompt or (1,), max_tokens, end_tokens=frozenset({END}))
+
+
+async def collect(
+    engine: Engine, wanted: GenerationRequest
+) -> tuple[list[int], FinishReason | None]:
+    async with engine.submit(wanted) as generation:
+        tokens = [token async for token in generation]
+        return tokens, generation.finish_reason
+
+
+def run(test: Callable[[], object]) -> None:
+    trio.run(test)  # type: ignore[arg-type]  (an async function)
+
+
+def test_the_end_token_ends_and_is_not_handed_out() -> None:
+    async def test() -> None:
+        async with engine_over(ScriptedExecutor(reply([3, 4, 5], END), VOCAB)) as engine:
+            assert await collect(engine, request()) == ([3, 4, 5], FinishReason.STOP)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "max_tokens", "expected"),
+    [(1, 1, 1), (1, 4, 4), (1, None, CONTEXT - 1), (CONTEXT - 1, None, 1), (CONTEXT - 2, 9, 2)],
+)
+def test_limits_end_with_length(prompt_tokens: int, max_tokens: int | None, expected: int) -> None:
+    async def test() -> None:
+        async with engine_over(ScriptedExecutor(endless(2), VOCAB)) as engine:
+            wanted = GenerationRequest((1,) * prompt_tokens, max_tokens)
+            assert await collect(engine, wanted) == ([2] * expected, FinishReason.LENGTH)
+
+    run(test)
+
+
+def test_a_prompt_that_fills_the_context_is_refused_with_both_sizes() -> None:
+    async def test() -> None:
+        async with engine_over(ScriptedExecutor(endless(2), VOCAB)) as engine:
+            with pytest.raises(PromptTooLong, match="32 tokens, and the context of 32 tokens"):
+                await collect(engine, GenerationRequest((1,) * CONTEXT))
+            assert (engine.running, engine.waiting) == (0, 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_everyone_gets_their_own_answer(rows: int) -> None:
+    def echo(prompt: list[int], generated: list[int]) -> int:
+        return prompt[0] if len(generated) < prompt[0] else END
+
+    async def test() -> None:
+        executor = ScriptedExecutor(echo, VOCAB)  # type: ignore[arg-type]  (lists are sequences)
+        answers: dict[int, object] = {}
+
+        async def ask(number: int) -> None:
+            answers[number] = await collect(engine, request(number))
+
+        async with engine_over(executor, rows=rows) as engine, trio.open_nursery() as nursery:
+            for number in range(1, 9):
+                nursery.start_soon(ask, number)
+        assert answers == {number: ([number] * number, FinishReason.STOP) for number in range(1, 9)}
+        assert executor.rows_seen == set(range(rows))
+
+    run(test)
+
+
+def test_a_full_queue_refuses_at_once_and_a_leaver_makes_room() -> None:
+    async def test() -> None:
+        executor = ScriptedExecutor(endless(2), VOCAB)
+        executor.gate.clear()
+        async with engine_over(executor, queue_depth=1) as engine:
+            try:
+                async with engine.submit(request()):
+                    async with engine.submit(request()):
+                        with pytest.raises(QueueFull):
+                            await collect(engine, request())
+                    async with engine.submit(request()):
+                        assert (engine.running, engine.waiting) == (1, 1)
+            finally:
+                executor.gate.set()
+
+    run(test)
+
+
+def test_leaving_frees_the_row_at_the_next_step() -> None:
+    async def test() -> None:
+        executor = ScriptedExecutor(endless(2), VOCAB)
+        async with engine_over(executor) as engine:
+            async with engine.submit(request()) as generation:
+                await generation.__anext__()
+            steps = executor.steps
+            await engine.wait_idle()
+            assert executor.steps <= steps + 2
+            assert (engine.running, engine.waiting) == (0, 0)
+
+    run(test)
+
+
+def test_a_failed_step_fails_its_requests_alone() -> None:
+    async def test() -> None:
+        executor = ScriptedExecutor(reply([3, 4], END), VOCAB, fail_at=[2])
+        async with engine_over(executor) as engine:
+            async with engine.submit(request()) as generation:
+                assert await generation.__anext__() == 3
+                with pytest.raises(EngineFailed):
+                    await generation.__anext__()
+            assert await collect(engine, request()) == ([3, 4], FinishReason.STOP)
+
+    run(test)
+
+
+def test_stopping_ends_all_and_takes_no_more() -> None:
+    async def test() -> None:
+        executor = ScriptedExecutor(endless(2), VOCAB)
+        executor.gate.clear()
+        async with engine_over(executor) as engine:
+            async with engine.submit(request()) as running, engine.submit(request()) as waiting:
+                engine.stop()
+                executor.gate.set()
+                for generation in (running, waiting):
+                    with pytest.raises(EngineUnavailable):
+                        await generation.__anext__()
+            with pytest.raises(EngineUnavailable):
+                await collect(engine, request())
+
+    run(test)
+
+
+def test_leaving_the_engine_waits_for_its_thread() -> None:
+    async def test() -> None:
+        executor = ScriptedExecutor(endless(2), VOCAB)
+        async with engine_over(executor) as engine, engine.submit(request()) as generation:
+            await generation.__anext__()
+            executor.gate.clear()
+            opener = threading.Timer(0.1, executor.gate.set)
+            opener.start()
+        # The step that waited at the gate is over, and the thread made no other.
+        assert executor.gate.is_set()
+        steps = executor.steps
+        opener.join()
+        assert executor.steps == steps
+
+    run(test)

@@ -1,0 +1,126 @@
+"""A whole server for tests: real engine, real sockets on the loopback, a scripted model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import ParamSpec
+
+import httpx2
+import trio
+from attrs import frozen
+
+from caldrix.engine.engine import running_engine
+from caldrix.engine.sampling import SamplingSettings
+from caldrix.http.config import ServerConfig
+from caldrix.http.server import Shutdown, serve
+from caldrix.http.service import Service
+from caldrix.models.lane import Executor
+from caldrix.text.template import ChatTemplate
+from tests.support import miniature
+from tests.support.scripted import Script, ScriptedExecutor, endless, reply
+
+MODEL = "tiny/model"
+P = ParamSpec("P")
+
+_TEST_TIMEOUT = 20.0
+
+
+def trio_test(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Runs an async test under trio, and ends it with an error if it hangs."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            with trio.fail_after(_TEST_TIMEOUT):
+                await test(*args, **kwargs)
+
+        trio.run(bounded)
+
+    return run
+
+
+@frozen(eq=False)
+class Running:
+    """A server that runs, and all that a test may want of it."""
+
+    url: str
+    service: Service
+    shutdown: Shutdown
+    client: httpx2.AsyncClient
+    finished: trio.Event
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parsed = httpx2.URL(self.url)
+        assert parsed.port is not None
+        return parsed.host, parsed.port
+
+    async def connect(self) -> trio.SocketStream:
+        """A raw connection."""
+        return await trio.open_tcp_stream(*self.address)
+
+    async def wait_rows_free(self, seconds: float = 5.0) -> None:
+        """Returns once no request runs or waits; an error if that does not come to be."""
+        with trio.fail_after(seconds):
+            await self.service.engine.wait_idle()
+
+
+def says(text: str) -> ScriptedExecutor:
+    """A model that answers ``text`` to everything."""
+    return scripted(reply(miniature.ids(text), miniature.end_id()))
+
+
+def never_ends(text: str = "a") -> ScriptedExecutor:
+    """A model that says a one-token ``text`` for ever."""
+    (token,) = miniature.ids(text)
+    return scripted(endless(token))
+
+
+def scripted(script: Script, *, fail_at: tuple[int, ...] = ()) -> ScriptedExecutor:
+    """A model that follows ``script`` over the miniature vocabulary."""
+    return ScriptedExecutor(script, miniature.tokenizer().vocab_size, fail_at=fail_at)
+
+
+@asynccontextmanager
+async def serving(
+    executor: Executor,
+    *,
+    template: str | None = miniature.CHATML,
+    context: int = 4096,
+    rows: int = 1,
+    queue_depth: int = 64,
+    sampling: SamplingSettings | None = None,
+    config: ServerConfig | None = None,
+) -> AsyncIterator[Running]:
+    """A server on a free port for as long as the block lasts."""
+    tokenizer = miniature.tokenizer()
+    shutdown, finished = Shutdown(), trio.Event()
+
+    async def run(task_status: trio.TaskStatus[list[str]]) -> None:
+        await serve(
+            service,
+            config or ServerConfig(port=0),
+            shutdown=shutdown,
+            task_status=task_status,
+        )
+        finished.set()
+
+    async with (
+        running_engine(executor, context=context, rows=rows, queue_depth=queue_depth) as engine,
+        trio.open_nursery() as nursery,
+    ):
+        service = Service(
+            served_name=MODEL,
+            engine=engine,
+            tokenizer=tokenizer,
+            template=None if template is None else ChatTemplate(template, "", miniature.END),
+            vocab_size=tokenizer.vocab_size,
+            sampling=sampling or SamplingSettings(),
+        )
+        (url,) = await nursery.start(run)
+        async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=10) as client:
+            yield Running(url, service, shutdown, client, finished)
+        nursery.cancel_scope.cancel()

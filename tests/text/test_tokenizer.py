@@ -1,0 +1,312 @@
+"""Tokenizers: ids as the reference gives them, and bytes back."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
+
+from caldrix.text.errors import InvalidText, TokenizerRefusal
+from caldrix.text.gguf_vocabulary import TokenType
+from caldrix.text.pieces import BYTE_ALPHABET
+from caldrix.text.template import ChatTemplate
+from caldrix.text.template_files import template_of_directory
+from caldrix.text.tokenizer import Tokenizer
+from caldrix.weights.gguf import open_gguf
+
+CAPTURED: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "references" / "data" / "tokenizers.json").read_text("utf-8")
+)
+
+
+# Real vocabularies
+
+
+def check_captured(tokenizer: Tokenizer, name: str) -> None:
+    assert len(CAPTURED) > 40
+    for case in CAPTURED:
+        expected = case[name]
+        # The library repeats a BOS that the text already has.
+        if expected[:2] == [tokenizer.bos_id] * 2:
+            expected = expected[1:]
+        assert tokenizer.encode(case["text"]) == expected, case["text"]
+
+
+def test_smollm2(smollm2_path: Path) -> None:
+    with open_gguf(smollm2_path) as checkpoint:
+        tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+    check_captured(tokenizer, "smollm2")
+    for case in CAPTURED:
+        assert tokenizer.decode(case["smollm2"], skip_special_tokens=False) == case["text"]
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
+    assert tokenizer.end_ids == {0, 2}
+    assert tokenizer.vocab_size == 49152
+
+
+def test_gemma3(gemma3_path: Path) -> None:
+    with open_gguf(gemma3_path) as checkpoint:
+        tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+    check_captured(tokenizer, "gemma3")
+    for case in CAPTURED:
+        ids = tokenizer.encode(case["text"], add_special_tokens=False)
+        # The vocabulary writes a space as U+2581, and reads both as one.
+        assert tokenizer.decode(ids, skip_special_tokens=False) == case["text"].replace("▁", " ")
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (2, 1)
+    assert tokenizer.end_ids == {1, 106}
+    assert tokenizer.token_bytes(238 + 0xE2) == b"\xe2"
+
+
+def test_qwen3(qwen3_tokenizer_dir: Path) -> None:
+    tokenizer = Tokenizer.from_directory(qwen3_tokenizer_dir)
+    check_captured(tokenizer, "qwen3")
+    for case in CAPTURED:
+        text = unicodedata.normalize("NFC", case["text"])
+        assert tokenizer.decode(case["qwen3"], skip_special_tokens=False) == text
+    # Thinking is text a client sees; turn markers are not.
+    assert tokenizer.token_bytes(151667) == b"<think>"
+    assert tokenizer.token_bytes(151644) == b""
+    assert tokenizer.is_special(151644)
+    # Prompt lengths that the documentation's examples print.
+    assert len(tokenizer.encode("The capital of France is")) == 5
+    source = template_of_directory(qwen3_tokenizer_dir)
+    assert source is not None
+    chat = ChatTemplate(source, "", "<|im_end|>").render(
+        [{"role": "user", "content": "What is the capital of France?"}]
+    )
+    assert len(tokenizer.encode_prompt(chat)) == 15
+
+
+# A miniature, as tokenizer.json and as GGUF metadata
+
+WORDS = [*BYTE_ALPHABET, "he", "ll", "hell", "hello", "Ġw", "Ġwo", "12", "Ġhello"]
+MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "Ġw o", "1 2", "Ġ hello"]
+MARKERS = ["<bos>", "<eos>", "<turn>"]
+TOKENS = [*WORDS, *MARKERS, "<tool>"]
+BOS, EOS, TURN, TOOL = range(len(WORDS), len(TOKENS))
+
+
+def miniature_metadata(**changes: object) -> dict[str, object]:
+    metadata = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": TOKENS,
+        "merges": MERGES,
+        "token_type": [TokenType.NORMAL] * len(WORDS)
+        + [TokenType.CONTROL] * len(MARKERS)
+        + [TokenType.USER_DEFINED],
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "eot_token_id": TURN,
+    }
+    metadata |= changes
+    return {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value is not None}
+
+
+def write_miniature(directory: Path, **config: object) -> Library:
+    """Write the miniature's files; the same tokenizer in the library."""
+    vocab = {token: token_id for token_id, token in enumerate(WORDS)}
+    library = Library(models.BPE(vocab, [(a, b) for a, b in map(str.split, MERGES)]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(MARKERS)
+    library.add_tokens([AddedToken("<tool>", normalized=False)])
+    library.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", BOS)]
+    )
+    library.enable_truncation(4)
+    library.enable_padding(length=4)
+    library.save(str(directory / "tokenizer.json"))
+    config = {"bos_token": "<bos>", "eos_token": {"content": "<eos>"}, **config}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def test_a_directory_is_read_whole_and_never_cuts_a_prompt(tmp_path: Path) -> None:
+    library = write_miniature(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [EOS, TURN]}))
+    tokenizer = Tokenizer.from_directory(tmp_path)
+    text = "hello hello world <turn>1234<tool>"
+    assert tokenizer.encode(text) == library.encode(text).ids
+    assert tokenizer.vocab_size == len(TOKENS)
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<bos>", "<eos>")
+    assert tokenizer.end_ids == {EOS, TURN}
+    assert tokenizer.token_id("<turn>") == TURN
+    assert tokenizer.token_id("nowhere") is None
+
+
+@pytest.mark.parametrize("text", ["<bos>hello", "hello<bos>", "<bos><bos>", ""])
+def test_bos_comes_once(tmp_path: Path, text: str) -> None:
+    library = write_miniature(tmp_path)
+    typed = library.encode(text, add_special_tokens=False).ids
+    tokenizer = Tokenizer.from_directory(tmp_path)
+    expected = typed if typed[:1] == [BOS] else [BOS, *typed]
+    assert tokenizer.encode(text) == expected
+    assert tokenizer.encode_prompt(text) == typed
+    assert Tokenizer.from_gguf(miniature_metadata(add_bos_token=True)).encode(text) == expected
+
+
+def test_flags_overrule_the_post_processor(tmp_path: Path) -> None:
+    write_miniature(tmp_path, add_bos_token=False, add_eos_token=True)
+    assert Tokenizer.from_directory(tmp_path).encode("he") == [TOKENS.index("he"), EOS]
+
+
+def test_tokens_that_only_the_configuration_has_are_added(tmp_path: Path) -> None:
+    entry = {"content": "<new>", "special": True}
+    write_miniature(tmp_path, added_tokens_decoder={str(len(TOKENS)): entry})
+    tokenizer = Tokenizer.from_directory(tmp_path)
+    assert tokenizer.encode_prompt("<new>") == [len(TOKENS)]
+    assert tokenizer.is_special(len(TOKENS))
+    write_miniature(tmp_path, added_tokens_decoder={"9999": entry})
+    with pytest.raises(TokenizerRefusal, match="id 9999"):
+        Tokenizer.from_directory(tmp_path)
+
+
+def test_special_tokens_add_no_text_and_added_ones_do() -> None:
+    tokenizer = Tokenizer.from_gguf(miniature_metadata())
+    ids = tokenizer.encode_prompt("hello<turn> wo<tool>\n€")
+    assert tokenizer.decode(ids) == "hello wo<tool>\n€"
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "hello<turn> wo<tool>\n€"
+    assert b"".join(map(tokenizer.token_bytes, ids)) == "hello wo<tool>\n€".encode()
+    # Rows of an embedding that no token names.
+    assert tokenizer.token_bytes(len(TOKENS) + 5) == b""
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_gguf_and_tokenizer_json_agree(text: str) -> None:
+    tokenizer = Tokenizer.from_gguf(miniature_metadata())
+    library = Library(
+        models.BPE({t: i for i, t in enumerate(WORDS)}, [(a, b) for a, b in map(str.split, MERGES)])
+    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    assert tokenizer.encode_prompt(text) == library.encode(text).ids
+    assert tokenizer.decode(tokenizer.encode_prompt(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "words"),
+    [
+        ("gpt-2", "it's 1234 é\u0301!", ["it", "'s", " 1234", " é", "\u0301!"]),
+        ("smollm", "it's 1234", ["it", "'s", " ", "1", "2", "3", "4"]),
+        ("llama-bpe", "IT'S 1234\n\nx", ["IT", "'S", " ", "123", "4", "\n\n", "x"]),
+        ("qwen2", "a1234 e\u0304x", ["a", "1", "2", "3", "4", " ē", "x"]),
+        ("qwen2", "q\u0304x", ["q", "\u0304x"]),
+        ("qwen35", "q\u0304x 12", ["q\u0304x", " ", "1", "2"]),
+        ("gpt-4o", "camelCase don't", ["camel", "Case", " don't"]),
+        ("tekken", "camelCase don't 12", ["camel", "Case", " don", "'t", " ", "1", "2"]),
+        ("deepseek-llm", "x Yé\n中文 12", ["x", " Yé", "\n", "中文", " ", "1", "2"]),
+        ("deepseek-coder", "x (y)", ["x", " (", "y", ")"]),
+        ("deepseek-v3", "x1234中文,abc", ["x", "123", "4", "中文", ",abc"]),
+    ],
+)
+def test_pre_tokenizers_cut_as_their_families_do(pre: str, text: str, words: list[str]) -> None:
+    # With every wanted word and its merges in the vocabulary, ids show where the cuts fell.
+    alphabet = {byte: character for character, byte in BYTE_ALPHABET.items()}
+    tokens, merges = [*BYTE_ALPHABET], []
+    spelled = ["".join(alphabet[byte] for byte in word.encode()) for word in words]
+    whole = "".join(spelled)
+    for end in range(2, len(whole) + 1):
+        for start in range(end - 1):
+            merges.append(f"{whole[start : end - 1]} {whole[end - 1]}")
+            tokens.append(whole[start:end])
+    order = {merge: (len(merge), position) for position, merge in enumerate(merges)}
+    metadata = miniature_metadata(
+        pre=pre,
+        tokens=[*dict.fromkeys(tokens)],
+        merges=sorted(dict.fromkeys(merges), key=order.__getitem__),
+        token_type=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        eot_token_id=None,
+    )
+    tokenizer = Tokenizer.from_gguf(metadata)
+    decoded = [tokenizer.decode([token_id]) for token_id in tokenizer.encode(text)]
+    assert decoded == words
+
+
+def test_a_leading_space_is_added_and_taken_off() -> None:
+    pieces = ["<unk>", "<s>", "▁", "a", "▁a", "b"]
+    metadata = miniature_metadata(
+        model="llama",
+        tokens=pieces,
+        scores=[0.0, 0.0, -3.0, -3.0, -1.0, -3.0],
+        token_type=[TokenType.UNKNOWN, TokenType.CONTROL, *[TokenType.NORMAL] * 4],
+        unknown_token_id=0,
+        bos_token_id=1,
+        eos_token_id=None,
+        eot_token_id=None,
+    )
+    tokenizer = Tokenizer.from_gguf(metadata)
+    assert tokenizer.encode("a ab") == [1, 4, 4, 5]
+    assert tokenizer.decode([1, 4, 4, 5]) == "a ab"
+    # Within a text, as in a generation, the space belongs to it.
+    assert tokenizer.token_bytes(4) == b" a"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": None}, "'none'"),
+        ({"model": "t5"}, "'t5'"),
+        ({"pre": None}, "does not name its pre-tokenizer"),
+        ({"pre": "klingon"}, "'klingon'"),
+        ({"tokens": None}, "no vocabulary"),
+        ({"tokens": [1, 2]}, "tokens must be an array of str"),
+        ({"merges": None}, "no merges"),
+        ({"merges": ["he"]}, "'he'"),
+        ({"merges": ["he y"], "tokens": ["he", "y"], "token_type": None}, "do not fit"),
+        ({"token_type": [1]}, "1 entries"),
+        ({"eos_token_id": 10**6}, "outside a vocabulary"),
+        ({"add_bos_token": 1}, "type bool"),
+        ({"model": "llama"}, "no scores"),
+    ],
+)
+def test_a_gguf_tokenizer_is_refused_by_name(changes: dict[str, object], message: str) -> None:
+    if changes.get("tokens") == ["he", "y"]:
+        changes |= dict.fromkeys(["bos_token_id", "eos_token_id", "eot_token_id"])
+    with pytest.raises(TokenizerRefusal, match=message):
+        Tokenizer.from_gguf(miniature_metadata(**changes))
+
+
+def test_a_directory_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerRefusal, match=r"tokenizer\.json is missing"):
+        Tokenizer.from_directory(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerRefusal, match="not a tokenizer"):
+        Tokenizer.from_directory(tmp_path)
+    write_miniature(tmp_path, bos_token="<absent>")
+    with pytest.raises(TokenizerRefusal, match="bos_token '<absent>'"):
+        Tokenizer.from_directory(tmp_path)
+    write_miniature(tmp_path, add_bos_token="yes")
+    with pytest.raises(TokenizerRefusal, match="add_bos_token must be true or false"):
+        Tokenizer.from_directory(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(TokenizerRefusal, match="not readable JSON"):
+        Tokenizer.from_directory(tmp_path)
+
+
+def test_a_reading_tokenizer_does_not_write(tmp_path: Path) -> None:
+    library = Library(models.WordPiece({"[UNK]": 0, "he": 1, "##y": 2}, unk_token="[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.decoder = decoders.WordPiece()
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_directory(tmp_path)
+    assert tokenizer.encode("hey") == [1, 2]
+    with pytest.raises(TokenizerRefusal, match="read text but not write"):
+        tokenizer.token_bytes(1)
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    with pytest.raises(InvalidText, match=r"'\\ud83d', at character 2"):
+        Tokenizer.from_gguf(miniature_metadata()).encode("ab\ud83d")
