@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from types import MappingProxyType
 
 import attrs
+import cattrs
 import trio
 
 from caldrix.engine.engine import Engine, GenerationRequest
@@ -180,7 +181,8 @@ def _set(chat: Chat, words: list[str]) -> str:
         number = SAMPLING_RULES[name].check(_number(text))
     except Invalid as error:
         return f"{name} {error.message}"
-    chat.sampling = attrs.evolve(chat.sampling, **{name: _setting(name, number)})
+    settings = {**_settings(chat), name: _setting(name, number)}
+    chat.sampling = cattrs.structure(settings, SamplingSettings)
     return f"{name} is {number:g} now"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import cattrs
+
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal
 from caldrix.http.caldrix.fields import SAMPLING_RULES
@@ -41,4 +43,4 @@ def sampling_settings(flags: Mapping[str, float | None]) -> SamplingSettings:
             raise Refusal(f"--{name.replace('_', '-')} {error.message}") from None
         if not (name in ("seed", "top_k") and number == -1):
             settings[name] = number
-    return SamplingSettings(**settings)  # type: ignore[arg-type]  (SAMPLING_RULES gave the types)
+    return cattrs.structure(settings, SamplingSettings)

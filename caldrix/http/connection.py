@@ -73,6 +73,10 @@ class Connection:
         self._gone = True
         self._patience.cancel()
 
+    def _sends_more(self) -> bool:
+        """Whether the client has not sent all of a request that it began."""
+        return self._protocol is not None and self._protocol.awaits_body
+
     async def _read(self, protocol: Http1) -> None:
         while True:
             try:
@@ -135,7 +139,9 @@ class Connection:
         if self._finished:
             return
         self._finished = True
-        self._allow(self._timeouts.linger)
+        # One that has sent all it had to send is not waited for when the server is going.
+        going = self._server.context.terminated.is_set()
+        self._allow(0 if going and not self._sends_more() else self._timeouts.linger)
         try:
             self._stream.socket.shutdown(socket.SHUT_WR)
         except OSError:

@@ -96,6 +96,11 @@ class Http1(H11Protocol):
         """Whether some of a request's head has come, and not all of it."""
         return not self.busy and bool(self.connection.trailing_data[0])
 
+    @property
+    def awaits_body(self) -> bool:
+        """Whether some of a request's body has not come."""
+        return self.connection.their_state is h11.SEND_BODY
+
     async def wait_not_busy(self) -> None:
         """Returns once no request is being served."""
         await self._not_busy.wait()

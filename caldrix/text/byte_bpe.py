@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tokenizers
 from tokenizers import AddedToken, models, normalizers
 
@@ -21,17 +23,10 @@ def byte_level_bpe(vocabulary: GgufVocabulary, rule: PreTokenizer) -> tokenizers
             " 'gpt2' needs; convert the model again"
         )
     vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
-    try:
-        model = models.BPE(
-            vocab=vocab,
-            merges=[_merge_pair(merge) for merge in vocabulary.merges],
-            ignore_merges=rule.ignore_merges,
-        )
-    except Exception as error:  # the library raises nothing more specific
-        raise TokenizerRefusal(
-            f"the vocabulary and its merges do not fit ({error}); convert the model again"
-        ) from error
-    library = tokenizers.Tokenizer(model)
+    merges = [_merge_pair(merge, vocab) for merge in vocabulary.merges]
+    library = tokenizers.Tokenizer(
+        models.BPE(vocab=vocab, merges=merges, ignore_merges=rule.ignore_merges)
+    )
     if rule.nfc:
         library.normalizer = normalizers.NFC()
     library.pre_tokenizer = rule.build(add_prefix_space=vocabulary.add_space_prefix is True)
@@ -45,10 +40,14 @@ def byte_level_bpe(vocabulary: GgufVocabulary, rule: PreTokenizer) -> tokenizers
     return library
 
 
-def _merge_pair(merge: str) -> tuple[str, str]:
-    left, separator, right = merge.partition(" ")
-    if not (left and separator and right):
+def _merge_pair(merge: str, vocab: Mapping[str, int]) -> tuple[str, str]:
+    """The two pieces of a merge, checked: the library panics where one is not in ``vocab``."""
+    # A piece may begin with the separating space, so it is looked for behind the first character.
+    cut = merge.find(" ", 1)
+    left, right = merge[:cut], merge[cut + 1 :]
+    if cut == -1 or not (left in vocab and right in vocab and left + right in vocab):
         raise TokenizerRefusal(
-            f"the merge {merge!r} (tokenizer.ggml.merges) is not two pieces with a space between"
+            f"the merge {merge!r} (tokenizer.ggml.merges) does not join two pieces of the"
+            " vocabulary to a third; convert the model again"
         )
     return left, right

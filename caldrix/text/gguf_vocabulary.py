@@ -82,6 +82,14 @@ class GgufVocabulary:
         size = len(tokens)
         types = keys.sequence("token_type", int, size) or [TokenType.NORMAL] * size
         eos_id = keys.token_id("eos_token_id", size)
+        bos_id = keys.token_id("bos_token_id", size)
+        add_bos, add_eos = keys.one("add_bos_token", bool), keys.one("add_eos_token", bool)
+        for key, asked, token_id in (("bos", add_bos, bos_id), ("eos", add_eos, eos_id)):
+            if asked and token_id is None:
+                raise TokenizerRefusal(
+                    f"{_PREFIX}add_{key}_token is true, but {_PREFIX}{key}_token_id is missing;"
+                    " convert the model again"
+                )
         named = {keys.token_id(key, size) for key in ("eot_token_id", "eom_token_id")} | {eos_id}
         marked = {
             token_id
@@ -95,12 +103,12 @@ class GgufVocabulary:
             types=types,
             scores=keys.sequence("scores", float, size),
             merges=keys.sequence("merges", str),
-            bos_id=keys.token_id("bos_token_id", size),
+            bos_id=bos_id,
             eos_id=eos_id,
             unknown_id=keys.token_id("unknown_token_id", size),
             end_ids=frozenset(marked | {token_id for token_id in named if token_id is not None}),
-            add_bos=keys.one("add_bos_token", bool),
-            add_eos=keys.one("add_eos_token", bool),
+            add_bos=add_bos,
+            add_eos=add_eos,
             add_space_prefix=keys.one("add_space_prefix", bool),
         )
 

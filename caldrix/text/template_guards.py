@@ -21,24 +21,14 @@ _FORMAT_STEP = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?")
 _NUMBER = re.compile(r"\d+")
 
 
-def _width(allowance: Allowance, value: Any, width: object = 0, *args: Any, **kwargs: Any) -> Any:
-    allowance.width(width)
-    return value
+def _bounded(parameter: str) -> Callable[..., Any]:
+    """A guard for a width: the first argument, or ``parameter`` by name."""
 
+    def guard(allowance: Allowance, value: Any, *args: Any, **kwargs: Any) -> Any:
+        allowance.width(args[0] if args else kwargs.get(parameter))
+        return value
 
-def _round(allowance: Allowance, value: Any, precision: object = 0, *args: Any, **_: Any) -> Any:
-    allowance.width(precision)
-    return value
-
-
-def _batch(allowance: Allowance, value: Any, linecount: object, *args: Any, **_: Any) -> Any:
-    allowance.width(linecount)
-    return value
-
-
-def _slice(allowance: Allowance, value: Any, slices: object, *args: Any, **_: Any) -> Any:
-    allowance.width(slices)
-    return value
+    return guard
 
 
 def _indent(allowance: Allowance, value: Any, width: Any = 4, *args: Any, **_: Any) -> Any:
@@ -87,9 +77,9 @@ def _percent(allowance: Allowance, template: Any, *args: Any, **kwargs: Any) -> 
     return template
 
 
-FILTER_GUARDS: Mapping[str, Callable[..., Any]] = {
-    "batch": _batch,
-    "center": _width,
+_FILTER_GUARDS: Mapping[str, Callable[..., Any]] = {
+    "batch": _bounded("linecount"),
+    "center": _bounded("width"),
     "dictsort": _compared,
     "format": _percent,
     "groupby": _compared,
@@ -98,8 +88,8 @@ FILTER_GUARDS: Mapping[str, Callable[..., Any]] = {
     "max": _compared,
     "min": _compared,
     "replace": _replace,
-    "round": _round,
-    "slice": _slice,
+    "round": _bounded("precision"),
+    "slice": _bounded("slices"),
     "sort": _compared,
     "unique": _compared,
 }
@@ -108,8 +98,8 @@ FILTER_GUARDS: Mapping[str, Callable[..., Any]] = {
 
 def guard_filter(name: str, allowance: Allowance, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Check a filter's arguments before it runs; ``args`` begins with the filtered value."""
-    if name in FILTER_GUARDS:
-        args[0] = FILTER_GUARDS[name](allowance, *args, **kwargs)
+    if name in _FILTER_GUARDS:
+        args[0] = _FILTER_GUARDS[name](allowance, *args, **kwargs)
 
 
 def _expand_tabs(allowance: Allowance, text: Any, tabsize: Any = 8, *args: Any, **_: Any) -> None:
@@ -128,15 +118,15 @@ def _replace_method(
 
 
 _METHOD_GUARDS: Mapping[str, Callable[..., Any]] = {
-    "center": _width,
+    "center": _bounded("width"),
     "expandtabs": _expand_tabs,
-    "ljust": _width,
+    "ljust": _bounded("width"),
     "maketrans": _refused,
     "replace": _replace_method,
-    "rjust": _width,
+    "rjust": _bounded("width"),
     "to_bytes": _refused,
     "translate": _refused,
-    "zfill": _width,
+    "zfill": _bounded("width"),
 }
 
 

@@ -78,9 +78,9 @@ def _end_ids(directory: Path) -> frozenset[int]:
     for name in ("generation_config.json", "config.json"):
         settings = read_json_object(directory / name)
         inner = settings.get("text_config")
-        value = settings.get(
-            "eos_token_id", inner.get("eos_token_id") if isinstance(inner, dict) else None
-        )
+        value = settings.get("eos_token_id")
+        if value is None and isinstance(inner, dict):
+            value = inner.get("eos_token_id")
         if value is None:
             continue
         ids = value if isinstance(value, list) else [value]
@@ -95,8 +95,13 @@ def _end_ids(directory: Path) -> frozenset[int]:
 def _added_tokens(value: object, directory: Path) -> dict[int, AddedToken]:
     if value is None:
         return {}
+    wrong = TokenizerRefusal(
+        f"{directory / 'tokenizer_config.json'}: added_tokens_decoder must map token ids to objects"
+        " with a content"
+    )
+    if not isinstance(value, dict):
+        raise wrong
     try:
-        assert isinstance(value, dict)
         return {
             int(token_id): AddedToken(
                 entry["content"],
@@ -108,8 +113,5 @@ def _added_tokens(value: object, directory: Path) -> dict[int, AddedToken]:
             )
             for token_id, entry in value.items()
         }
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TokenizerRefusal(
-            f"{directory / 'tokenizer_config.json'}: added_tokens_decoder must map token ids to"
-            " objects with a content"
-        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise wrong from error

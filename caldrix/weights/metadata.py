@@ -8,7 +8,6 @@ from typing import Any, TypeVar, overload
 
 from caldrix.weights.errors import CorruptFile
 
-T = TypeVar("T")
 D = TypeVar("D")
 
 _REQUIRED: Any = object()
@@ -19,7 +18,7 @@ class Metadata(Mapping[str, object]):
 
     Values are str, bool, int, float, and lists of one of these. Each typed getter raises
     CorruptFile when the value is of another type, and, unless a default is given, when the key is
-    missing; an integer is no boolean, and a number may be written as an integer.
+    missing; a boolean is no integer.
     """
 
     def __init__(self, path: Path, values: Mapping[str, object]) -> None:
@@ -44,14 +43,6 @@ class Metadata(Mapping[str, object]):
         return self._one(key, str, "a string", default)
 
     @overload
-    def boolean(self, key: str) -> bool: ...
-    @overload
-    def boolean(self, key: str, default: D) -> bool | D: ...
-    def boolean(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A boolean."""
-        return self._one(key, bool, "a boolean", default)
-
-    @overload
     def integer(self, key: str) -> int: ...
     @overload
     def integer(self, key: str, default: D) -> int | D: ...
@@ -59,70 +50,10 @@ class Metadata(Mapping[str, object]):
         """An integer of any width."""
         return self._one(key, int, "an integer", default)
 
-    @overload
-    def number(self, key: str) -> float: ...
-    @overload
-    def number(self, key: str, default: D) -> float | D: ...
-    def number(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A float or an integer, as a float."""
-        value = self._one(key, (float, int), "a number", default)
-        return float(value) if isinstance(value, int) and key in self._values else value
-
-    @overload
-    def strings(self, key: str) -> list[str]: ...
-    @overload
-    def strings(self, key: str, default: D) -> list[str] | D: ...
-    def strings(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A list of strings."""
-        return self._list(key, str, "a list of strings", default)
-
-    @overload
-    def integers(self, key: str) -> list[int]: ...
-    @overload
-    def integers(self, key: str, default: D) -> list[int] | D: ...
-    def integers(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A list of integers."""
-        return self._list(key, int, "a list of integers", default)
-
-    @overload
-    def numbers(self, key: str) -> list[float]: ...
-    @overload
-    def numbers(self, key: str, default: D) -> list[float] | D: ...
-    def numbers(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A list of floats."""
-        return self._list(key, float, "a list of floats", default)
-
-    @overload
-    def booleans(self, key: str) -> list[bool]: ...
-    @overload
-    def booleans(self, key: str, default: D) -> list[bool] | D: ...
-    def booleans(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A list of booleans."""
-        return self._list(key, bool, "a list of booleans", default)
-
-    def _one(
-        self, key: str, kind: type[T] | tuple[type, ...], wanted: str, default: object
-    ) -> object:
-        if key not in self._values:
-            return self._default(key, default)
-        value = self._values[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self._wrong(key, wanted)
-        return value
-
-    def _list(self, key: str, kind: type[T], wanted: str, default: object) -> object:
-        if key not in self._values:
-            return self._default(key, default)
-        value = self._values[key]
-        # An array's elements are of one type, so the first stands for all.
-        if not isinstance(value, list) or (value and type(value[0]) is not kind):
-            raise self._wrong(key, wanted)
-        return value
-
-    def _default(self, key: str, default: object) -> object:
-        if default is _REQUIRED:
+    def _one(self, key: str, kind: type, wanted: str, default: object) -> object:
+        value = self._values.get(key, default)
+        if value is _REQUIRED:
             raise CorruptFile(f"{self._path} lacks the metadata key {key}")
-        return default
-
-    def _wrong(self, key: str, wanted: str) -> CorruptFile:
-        return CorruptFile(f"{self._path}: the metadata key {key} is not {wanted}")
+        if key in self._values and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise CorruptFile(f"{self._path}: the metadata key {key} is not {wanted}")
+        return value

@@ -83,16 +83,14 @@ class Answer:
         assert isinstance(error, dict), f"the body has no object under error; {self.seen}"
         return error
 
-    def expect_refusal(self, param: str | None = None, *, status: int = 400) -> JsonObject:
-        """The error object of this answer, which must have ``status`` and name ``param``.
+    def expect_refusal(self, param: str, *, within: bool = False) -> JsonObject:
+        """The error object of this answer, which must be a 400 that names the field ``param``.
 
-        With ``param`` None only the status is judged.
+        ``within`` takes a more exact place inside that field as well, as in ``stop[1]``.
         """
-        self.expect(status)
-        if param is None:
-            return self.error
-        seen = self.error.get("param")
-        assert seen == param, f"wanted param {param!r}, got {seen!r}; {self.seen}"
+        seen = self.expect(400).error.get("param")
+        inside = within and isinstance(seen, str) and seen.startswith((f"{param}[", f"{param}."))
+        assert seen == param or inside, f"wanted param {param!r}, got {seen!r}; {self.seen}"
         return self.error
 
     def completion(self, endpoint: Endpoint) -> Completion:

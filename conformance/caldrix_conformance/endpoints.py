@@ -7,6 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
+from caldrix_conformance.capabilities import Capability
+
 
 @frozen
 class Endpoint:
@@ -15,6 +17,7 @@ class Endpoint:
     name: str
     path: str
     prompt_field: str
+    capability: Capability
     other_field: str
     """The other endpoint's name for its prompt, which is refused here."""
     id_prefix: str
@@ -43,6 +46,7 @@ CHAT = Endpoint(
     name="chat",
     path="/v1/chat/completions",
     prompt_field="messages",
+    capability=Capability.CHAT,
     other_field="prompt",
     id_prefix="chatcmpl-",
     whole_object="chat.completion",
@@ -52,6 +56,7 @@ COMPLETIONS = Endpoint(
     name="completions",
     path="/v1/completions",
     prompt_field="prompt",
+    capability=Capability.COMPLETIONS,
     other_field="messages",
     id_prefix="cmpl-",
     whole_object="text_completion",

@@ -21,7 +21,7 @@ from caldrix_conformance.clauses import Clause, Spec, load_spec
 from caldrix_conformance.discovery import discover
 from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.goldens import Goldens
-from caldrix_conformance.marks import MARK, clauses_of
+from caldrix_conformance.marks import MARK, NEEDS_MARK, clauses_of, needs_of
 from caldrix_conformance.resources import in_checkout, spec_directory
 from caldrix_conformance.target import Target
 from caldrix_conformance.verdicts import Ledger, Observation, Report, Status, lacks
@@ -98,6 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.help:
         return
     config.addinivalue_line("markers", f"{MARK}(*clause_ids): the clauses that a case judges")
+    config.addinivalue_line("markers", f"{NEEDS_MARK}(*capabilities): what else it needs")
     url = config.getoption("--target")
     if url is None:
         raise pytest.UsageError("give the server to judge with --target URL")
@@ -170,10 +171,10 @@ def pytest_make_collect_report(
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Pass over a case whose clauses need what the target lacks."""
     run = item.config.stash[_RUN]
-    for clause_id in clauses_of(item):
-        lacking = run.spec.clause(clause_id).needs - run.target.capabilities
-        if lacking:
-            pytest.skip(lacks(lacking))
+    of_clauses = (run.spec.clause(clause_id).needs for clause_id in clauses_of(item))
+    lacking = needs_of(item).union(*of_clauses) - run.target.capabilities
+    if lacking:
+        pytest.skip(lacks(lacking))
 
 
 @pytest.hookimpl(trylast=True)

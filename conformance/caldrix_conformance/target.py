@@ -80,7 +80,7 @@ class Target:
         return self.send(
             "POST",
             path,
-            content=json.dumps(value).encode(),
+            content=json.dumps(value, separators=(",", ":")).encode(),
             headers={"Content-Type": "application/json"},
             request=value,
         )

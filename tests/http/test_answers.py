@@ -12,6 +12,7 @@ import trio
 from structlog.testing import capture_logs
 
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.http.caldrix.requests import CompletionRequest, read_request
 from tests.support import miniature
 from tests.support.scripted import endless, reply
 from tests.support.serving import MODEL, Running, never_ends, says, scripted, serving, trio_test
@@ -83,8 +84,9 @@ async def test_streams_to_the_byte() -> None:
             f"{frame},{kind}}}\n\n"
             'data: {"choices":[{"delta":{"content":"b"},"finish_reason":null,"index":0}],'
             f"{frame},{kind}}}\n\n"
-            f'data: {{"choices":[{{"delta":{{}},"finish_reason":"stop","index":0}}],{frame},{kind}}}'
-            "\n\ndata: [DONE]\n\n"
+            'data: {"choices":[{"delta":{},"finish_reason":"stop","index":0}],'
+            f"{frame},{kind}}}\n\n"
+            "data: [DONE]\n\n"
         )
         frame = '"created":0,"id":"cmpl-2","model":"tiny/model","object":"text_completion"'
         options = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 1}
@@ -228,28 +230,42 @@ async def test_a_system_message_moves_and_the_log_says_so_once() -> None:
     assert [entry["event"] for entry in logs].count("system_message_moved") == 1
 
 
-@trio_test
-async def test_sampling_overrides_the_servers_default_field_by_field() -> None:
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, SamplingSettings(2.0, 5, repetition_penalty=1.3, seed=11)),
+        (
+            {"temperature": 0, "top_k": None, "seed": None},
+            SamplingSettings(0.0, 5, repetition_penalty=1.3, seed=11),
+        ),
+        (
+            {"top_k": -1, "seed": -1, "top_p": 0.5, "min_p": 1, "repetition_penalty": 1},
+            SamplingSettings(2.0, 0, top_p=0.5, min_p=1.0, seed=None),
+        ),
+        ({"seed": 2**80}, SamplingSettings(2.0, 5, repetition_penalty=1.3, seed=2**80)),
+    ],
+)
+def test_a_request_overrides_the_servers_sampling_field_by_field(
+    fields: dict[str, object], expected: SamplingSettings
+) -> None:
     defaults = SamplingSettings(temperature=2.0, top_k=5, repetition_penalty=1.3, seed=11)
-    async with serving(says("ok"), sampling=defaults) as server:
-        used: list[SamplingSettings] = []
-        submit = server.service.engine.submit
+    body = {"model": MODEL, "prompt": "hi", **fields}
+    request = read_request(body, CompletionRequest, served_name=MODEL)
+    assert request.sampling(defaults) == expected
 
-        def spy(request):  # type: ignore[no-untyped-def]  # the engine's own signature
-            used.append(request.sampling)
-            return submit(request)
 
-        server.service.engine.submit = spy  # type: ignore[method-assign]  # a spy, for this test
-        await text(server)
-        await text(server, temperature=0, top_k=None, seed=None)
-        await text(server, top_k=-1, seed=-1, top_p=0.5, min_p=0.25, repetition_penalty=1)
-        await text(server, seed=2**80)
-    assert used == [
-        defaults,
-        SamplingSettings(temperature=0.0, top_k=5, repetition_penalty=1.3, seed=11),
-        SamplingSettings(temperature=2.0, top_k=0, top_p=0.5, min_p=0.25, seed=None),
-        SamplingSettings(temperature=2.0, top_k=5, repetition_penalty=1.3, seed=2**80),
-    ]
+@trio_test
+async def test_a_request_without_settings_is_sampled_with_the_servers() -> None:
+    hot = SamplingSettings(temperature=1e9, seed=3)
+    async with serving(scripted(endless(0)), sampling=hot) as server:
+        first, second, cold = [
+            (await text(server, max_tokens=24, return_token_ids=True, **fields)).json()
+            for fields in ({}, {"temperature": 1e9, "seed": 3}, {"temperature": 0})
+        ]
+        ids = first["choices"][0]["token_ids"]
+        assert len(set(ids)) > 1
+        assert second["choices"][0]["token_ids"] == ids
+        assert cold["choices"][0]["token_ids"] == [0] * 24
 
 
 @trio_test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from attrs import frozen
 from hypothesis import given
@@ -43,7 +45,7 @@ def test_any_tokens_give_the_whole_text_s_answer(
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=25)))
     edges = [0, *cuts, len(whole)]
-    pieces = [whole[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [whole[start:end] for start, end in pairwise(edges)]
     sent, matched, _ = send(pieces, stops)
     assert (sent, matched) == first_stop(whole.decode("utf-8", "replace"), stops)
 

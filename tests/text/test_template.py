@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from caldrix.weights.gguf import open_gguf
 USER = [{"role": "user", "content": "Hi <b>é</b>"}]
 
 
-def render(source: str, limits: RenderLimits | None = None, **variables: object) -> str:
+def render(source: str, limits: RenderLimits | None = None, **variables: Any) -> str:
     now = lambda: datetime(2025, 3, 9, 7, 5)  # noqa: E731
     template = ChatTemplate(source, "<s>", "</s>", limits=limits, now=now)
     return template.render(USER, **variables)
@@ -31,24 +32,40 @@ def render(source: str, limits: RenderLimits | None = None, **variables: object)
     [
         ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>Hi <b>é</b></s>"),
         ("  {% if true %}\na\n  {% endif %}\nb", "a\nb"),
-        ("{{ add_generation_prompt }} {{ tools is none }} {{ documents is none }}", "True True True"),
+        ("{{ add_generation_prompt }} {{ tools is none and documents is none }}", "True True"),
         ("{{ missing }}|{{ missing is defined }}", "|False"),
         ("{{ {'a': '<é>', 'b': [1, none]} | tojson }}", '{"a": "<é>", "b": [1, null]}'),
         ("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}", '{\n "a": 2,\n "b": 1\n}'),
         ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
         ("{{ strftime_now('%d %b %Y') }}", "09 Mar 2025"),
-        ("{% set n = namespace(x=1) %}{% for i in [1, 2] %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}", "4"),
-        ("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "02"),
-        ("{% for i in 'abc' if i != 'b' %}{{ loop.index }}/{{ loop.length }}{{ i }}{% endfor %}", "1/2a2/2c"),
+        (
+            "{% set n = namespace(x=1) %}"
+            "{% for i in [1, 2] %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}",
+            "4",
+        ),
+        (
+            "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}"
+            "{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+            "02",
+        ),
+        (
+            "{% for i in 'abc' if i != 'b' %}{{ loop.index }}/{{ loop.length }}{{ i }}{% endfor %}",
+            "1/2a2/2c",
+        ),
         ("{% generation %}said{% set x = 1 %}{% endgeneration %}{{ x is defined }}", "saidFalse"),
-        ("{{ '%s-%03d' % ('a', 7) }} {{ '{:>3}'.format('b') }} {{ 'x' * 3 ~ 1 }}", "a-007   b xxx1"),
-        ("{{ 'a b c'.split(' ')[::-1] | join('+') }} {{ 'aXa' | replace('a', 'bb') }}", "c+b+a bbXbb"),
+        ("{{ '%s-%03d' % ('a', 7) }} {{ '{:>3}'.format('b') }}", "a-007   b"),
+        ("{{ 'x' * 3 ~ 1 }} {{ 'aXa' | replace('a', 'bb') }}", "xxx1 bbXbb"),
+        ("{{ 'a b c'.split(' ')[::-1] | join('+') }}", "c+b+a"),
         ("{{ [{'n': 2}, {'n': 3}] | sum(attribute='n') }} {{ [3, 1] | sort }}", "5 [1, 3]"),
         ("{{ messages | map(attribute='role') | list }}", "['user']"),
-        ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(1) }}{% set b %}{{ m(2) }}{% endset %}{{ b }}", "<1><2>"),
+        (
+            "{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(1) }}"
+            "{% set b %}{{ m(2) }}{% endset %}{{ b }}",
+            "<1><2>",
+        ),
         ("{{ dict(a=1).a }}{% for k, v in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}", "1x1"),
     ],
-)  # fmt: skip
+)
 def test_templates_have_what_they_expect(source: str, expected: str) -> None:
     assert render(source) == expected
 
@@ -132,8 +149,8 @@ def test_a_broken_template_is_refused_with_its_line(source: str, line: int) -> N
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{{ " + "9" * 5000 + " }}", "x" * 2**21]
-)  # fmt: skip
+    "source", ["{{ " + "(" * 5000 + ")" * 5000 + " }}", "{{ " + "9" * 5000 + " }}", "x" * 2**21]
+)
 def test_an_oversized_template_is_refused(source: str) -> None:
     with pytest.raises(TemplateRefusal):
         ChatTemplate(source, "", "")
@@ -142,10 +159,11 @@ def test_an_oversized_template_is_refused(source: str) -> None:
 # Bounds: each of these would run for ages, or fill the memory, on its own
 
 
+DOUBLING = "{% set n = namespace(s='x') %}{% for i in range(99) %}{% … %}{% endfor %}"
 GROWING = [
     "{{ 'x' * 10**10 }}",
     "{{ 10**9 * [1] }}",
-    "{{ 2 ** 10**9 }}",
+    "{{ 2 ** (10**9) }}",
     "{{ ('f' * 10**6) | int(base=16) }}",
     "{{ '%1000000000d' % 1 }}",
     "{{ '%*d' % (1000000000, 1) }}",
@@ -170,13 +188,13 @@ GROWING = [
     "{{ 'abc'.translate({97: 'x' * 10**6}) }}",
     "{{ (1).to_bytes(10**9, 'big') }}",
     "{{ range(10**9) }}{% for i in range(10**9) %}{% endfor %}",
-    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
-    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
-    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}",
-    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = (n.s, n.s) %}{% endfor %}",
-    "{% set n = namespace(s=1) %}{% for i in range(99) %}{% set n.s = {0: n.s, 1: n.s} %}{% endfor %}",
-    "{% set n = namespace(s=1) %}{% for i in range(99) %}{% set n.s = dict(a=n.s, b=n.s) %}{% endfor %}",
-    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s %}{{ n.s }}{{ n.s }}{% endset %}{% endfor %}",
+    DOUBLING.replace("…", "set n.s = n.s + n.s"),
+    DOUBLING.replace("…", "set n.s = n.s ~ n.s"),
+    DOUBLING.replace("…", "set n.s = [n.s, n.s]"),
+    DOUBLING.replace("…", "set n.s = (n.s, n.s)"),
+    DOUBLING.replace("…", "set n.s = {0: n.s, 1: n.s}"),
+    DOUBLING.replace("…", "set n.s = dict(a=n.s, b=n.s)"),
+    DOUBLING.replace("…", "set n.s %}{{ n.s }}{{ n.s }}{% endset"),
     "{% for i in range(99999) %}" + "y" * 1000 + "{% endfor %}",
     "{% set b %}{% for i in range(99999) %}" + "y" * 9999 + "{% endfor %}{% endset %}",
     "{% set a = 'x' * 10**6 %}{% for i in range(99999) %}{% set b = a[1:] %}{% endfor %}",
@@ -185,13 +203,13 @@ GROWING = [
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "{% block b %}{{ self.b() }}{% endblock %}",
     "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("source", GROWING)
 def test_growth_is_bounded(source: str) -> None:
-    limits = RenderLimits(characters=2 * 10**6, work=2 * 10**7)
-    with pytest.raises(TemplateError, match=r"^(the chat template|Range too big)"):
+    limits = RenderLimits(characters=11 * 10**5, work=2 * 10**7)
+    with pytest.raises(TemplateError, match=r"^the chat template"):
         render(source, limits)
 
 
@@ -203,10 +221,11 @@ NESTED_LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor 
     [
         NESTED_LOOPS,
         "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
-        "{% macro m() %}{% endmacro %}{% for i in range(99999) %}{{ m() }}{% endfor %}" + NESTED_LOOPS,
+        "{% macro m() %}{% for i in range(99999) %}{% endfor %}{% endmacro %}"
+        "{% for i in range(99999) %}{{ m() }}{% endfor %}",
         "{{ ([[1]] * 99999) | sum(start=[]) }}",
     ],
-)  # fmt: skip
+)
 def test_time_is_bounded(source: str) -> None:
     limits = RenderLimits(seconds=0.05, work=10**12)
     with pytest.raises(TemplateError, match=r"more than 0\.05 seconds"):

@@ -1,0 +1,63 @@
+"""Chat requests that are refused, each with the field that its refusal names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caldrix_conformance.discovery import IMAGE_PART
+from caldrix_conformance.endpoints import CHAT
+from caldrix_conformance.marks import checks, row
+from caldrix_conformance.target import ABSENT, Target
+
+USER = {"role": "user", "content": "Hi"}
+TEXT = {"type": "text", "text": "Hi"}
+
+
+def part(content: Any) -> dict[str, Any]:
+    """A request whose second part is ``content``."""
+    return {"messages": [{"role": "user", "content": [TEXT, content]}]}
+
+
+PLACE = "messages[0].content[1]"
+
+REFUSALS = [
+    row("chat.model.required", {"model": ABSENT}, "model"),
+    row("chat.model.type", {"model": 7}, "model"),
+    row("chat.model.type", {"model": ["a"]}, "model"),
+    row("chat.model.unknown", {"model": "no-such-model"}, "model"),
+    row("chat.model.unknown", {"model": ""}, "model"),
+    row("chat.messages.required", {"messages": ABSENT}, "messages"),
+    row("chat.messages.required", {"messages": None}, "messages"),
+    row("chat.messages.type", {"messages": "Hi"}, "messages"),
+    row("chat.messages.type", {"messages": USER}, "messages"),
+    row("chat.messages.none", {"messages": []}, "messages"),
+    row("chat.messages.too-many", {"messages": [USER] * 257}, "messages"),
+    row("chat.messages.item", {"messages": ["Hi"]}, "messages[0]"),
+    row("chat.messages.item", {"messages": [USER, None]}, "messages[1]"),
+    row("chat.messages.role", {"messages": [{"content": "Hi"}]}, "messages[0].role"),
+    row("chat.messages.role", {"messages": [{"role": 1, "content": "Hi"}]}, "messages[0].role"),
+    row("chat.content.type", {"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+    row("chat.content.type", {"messages": [USER, {**USER, "content": {}}]}, "messages[1].content"),
+    row("chat.content.required", {"messages": [{"role": "user"}]}, "messages[0].content"),
+    row("chat.content.part-type", part({"type": "input_audio", "input_audio": {}}), PLACE),
+    row("chat.content.part-type", part({"type": 1, "text": "Hi"}), PLACE),
+    row("chat.content.part-malformed", part("Hi"), PLACE),
+    row("chat.content.part-malformed", part({"text": "Hi"}), PLACE),
+    row("chat.content.part-malformed", part({"type": "text"}), PLACE),
+    row("chat.content.part-malformed", part({"type": "text", "text": 7}), PLACE),
+    row("chat.content.image-refused", part(IMAGE_PART), PLACE),
+    row("chat.prompt.refused", {"prompt": "Hi"}, "prompt"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSALS)
+def test_refusal(target: Target, fields: dict[str, Any], param: str) -> None:
+    target.ask(CHAT, **fields).expect_refusal(param)
+
+
+@checks("chat.content.image-words")
+def test_image_words(target: Target) -> None:
+    message = target.ask(CHAT, **part(IMAGE_PART)).expect(400).error.get("message")
+    assert "this model takes text only" in str(message), f"the message is {message!r}"

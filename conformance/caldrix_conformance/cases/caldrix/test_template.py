@@ -1,0 +1,18 @@
+"""A model without a chat template, whose server answers only completions."""
+
+from __future__ import annotations
+
+from caldrix_conformance.endpoints import CHAT
+from caldrix_conformance.marks import checks
+from caldrix_conformance.target import Target
+
+
+@checks("template.missing.refused")
+def test_refused(target: Target) -> None:
+    target.ask(CHAT).expect_refusal("messages")
+
+
+@checks("template.missing.elsewhere")
+def test_elsewhere(target: Target) -> None:
+    message = target.ask(CHAT).expect(400).error.get("message")
+    assert "/v1/completions" in str(message), f"the message is {message!r}"

@@ -1,0 +1,60 @@
+"""Fields that are not implemented: taken where they change nothing, refused by name elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caldrix_conformance.endpoints import Endpoint
+from caldrix_conformance.marks import both_endpoints, row
+from caldrix_conformance.target import Target
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+NEUTRAL: dict[str, list[Any]] = {
+    "n": [1],
+    "presence_penalty": [0],
+    "frequency_penalty": [0],
+    "top_logprobs": [0],
+    "best_of": [1],
+    "logprobs": [False, 0],
+    "logit_bias": [{}],
+    "tools": [[]],
+    "tool_choice": ["none"],
+    "response_format": [{"type": "text"}],
+}
+REFUSED: dict[str, list[Any]] = {
+    "n": [2, 0, True],
+    "presence_penalty": [0.5, -1],
+    "frequency_penalty": [0.5, -1],
+    "top_logprobs": [3],
+    "best_of": [2],
+    "logprobs": [True, 1, 5],
+    "logit_bias": [{"50": -100}],
+    "tools": [[TOOL]],
+    "tool_choice": ["auto", "required"],
+    "response_format": [{"type": "json_object"}, "text"],
+}
+
+
+def rows(table: dict[str, list[Any]], what: str) -> list[Any]:
+    return [
+        row(f"unimplemented.{field.replace('_', '-')}.{what}", field, value)
+        for field, values in table.items()
+        for value in values
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    rows({field: [None, *values] for field, values in NEUTRAL.items()}, "neutral"),
+)
+def test_neutral(target: Target, some_endpoint: Endpoint, field: str, value: object) -> None:
+    target.ask(some_endpoint, **some_endpoint.prompt("Hi"), **{field: value}).expect(200)
+
+
+@pytest.mark.parametrize(("field", "value"), rows(REFUSED, "refused"))
+@both_endpoints
+def test_refused(target: Target, endpoint: Endpoint, field: str, value: object) -> None:
+    target.ask(endpoint, **{field: value}).expect_refusal(field, within=True)
