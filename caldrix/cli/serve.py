@@ -7,23 +7,21 @@ import math
 import shlex
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import trio
 from attrs import frozen
 
 from caldrix.cli.logs import LogFormat, configure_logging
+from caldrix.cli.options import read_positive, read_threads, sampling_settings
 from caldrix.cli.pull import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal
 from caldrix.http import listening
-from caldrix.http.caldrix.fields import SAMPLING_RULES
 from caldrix.http.config import ServerConfig
-from caldrix.http.decoding import Invalid
 from caldrix.http.server import Shutdown
 from caldrix.http.server import serve as serve_http
 from caldrix.http.service import Service
@@ -34,10 +32,6 @@ from caldrix.weights.names import resolve
 DEFAULT_MODEL = "smollm2"
 
 _ROWS_BY_LANE = {"hip": 8, "host": 8}
-
-
-class FlagRefused(Refusal):
-    """A flag's value that makes no sense; the message names the flag."""
 
 
 @frozen
@@ -63,12 +57,12 @@ def serve(
     context: int | None = None,
     max_batch: int | None = None,
     queue_depth: int = 64,
-    threads: Literal["auto"] | int = "auto",
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition_penalty: float = 1.0,
+    threads: str = "auto",
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
     seed: int | None = None,
     drain_timeout: float = 30.0,
     allow_host: tuple[str, ...] = (),
@@ -95,7 +89,7 @@ def serve(
     queue_depth
         Requests that may wait beside those; one more is answered with a 429.
     threads
-        CPU threads to compute with.
+        Threads to compute with: auto, or a number.
     temperature
         Default for requests without one: 0 is greedy.
     top_k
@@ -115,15 +109,24 @@ def serve(
     log_format
         text or json.
     """
-    _check(port, context, max_batch, queue_depth, threads, drain_timeout)
-    sampling = _sampling(
+    if not 0 <= port <= 65535:
+        raise Refusal(f"--port must be 0 to 65535, got {port}")
+    if not 0 <= drain_timeout < math.inf:
+        raise Refusal(
+            f"--drain-timeout must be a number of seconds, 0 or more, got {drain_timeout}"
+        )
+    read_positive("--context", context, least=2)
+    read_positive("--max-batch", max_batch)
+    read_positive("--queue-depth", queue_depth, least=0)
+    thread_count = read_threads(threads)
+    sampling = sampling_settings(
         {
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
             "min_p": min_p,
             "repetition_penalty": repetition_penalty,
-            "seed": -1 if seed is None else seed,
+            "seed": seed,
         }
     )
     configure_logging(log_format)
@@ -148,7 +151,7 @@ def serve(
             lane=lane,
             context=context,
             rows=max_batch or _ROWS_BY_LANE.get(lane.name, 1),
-            threads=None if threads == "auto" else threads,
+            threads=thread_count,
         ) as loaded:
             listening.listen(sockets)
             trio.run(_run, loaded, serving, sockets)
@@ -210,44 +213,3 @@ def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
         "try": f"curl {urls[0]}{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}",
     }
     return "\n".join(["caldrix is ready", *(f"  {name:<8} {text}" for name, text in lines.items())])
-
-
-def _check(
-    port: int,
-    context: int | None,
-    max_batch: int | None,
-    queue_depth: int,
-    threads: Literal["auto"] | int,
-    drain_timeout: float,
-) -> None:
-    """Raises FlagRefused for a number out of its range."""
-    if not 0 <= port <= 65535:
-        raise FlagRefused(f"--port must be 0 to 65535, got {port}")
-    if context is not None and context < 2:
-        raise FlagRefused(f"--context must be at least 2 tokens, got {context}")
-    if max_batch is not None and max_batch < 1:
-        raise FlagRefused(f"--max-batch must be at least 1, got {max_batch}")
-    if queue_depth < 0:
-        raise FlagRefused(f"--queue-depth must be 0 or more, got {queue_depth}")
-    if threads != "auto" and threads < 1:
-        raise FlagRefused(f"--threads must be auto or at least 1, got {threads}")
-    if not 0 <= drain_timeout < math.inf:
-        raise FlagRefused(f"--drain-timeout must be 0 or more seconds, got {drain_timeout}")
-
-
-def _sampling(flags: Mapping[str, float]) -> SamplingSettings:
-    """The server's defaults; a request's own fields obey the same rules. Raises FlagRefused."""
-    for name, value in flags.items():
-        try:
-            SAMPLING_RULES[name].check(value)
-        except Invalid as error:
-            raise FlagRefused(f"--{name.replace('_', '-')} {error.message}") from None
-    seed = int(flags["seed"])
-    return SamplingSettings(
-        temperature=flags["temperature"],
-        top_k=max(0, int(flags["top_k"])),
-        top_p=flags["top_p"],
-        min_p=flags["min_p"],
-        repetition_penalty=flags["repetition_penalty"],
-        seed=None if seed == -1 else seed,
-    )

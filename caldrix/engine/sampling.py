@@ -20,6 +20,7 @@ from caldrix.weights.tensor import Float32
 
 _FIRST_RANKS = 64
 _RANKS_GROWTH = 16
+_LARGEST = np.finfo(np.float64).max
 
 Float64 = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -62,7 +63,11 @@ class Sampler:
 
     def pick(self, logits: Float32) -> int:
         """The next token, from float32 ``[vocab_size]`` logits. Raises UnusableLogits."""
-        token = self._choose(self._penalized(logits))
+        if not np.isfinite(logits[np.argmax(logits)]):
+            raise UnusableLogits("the model gave logits that are not finite numbers")
+        # The smallest temperatures and penalties overflow to infinities that mean what they say.
+        with np.errstate(over="ignore"):
+            token = self._choose(self._penalized(logits))
         self._seen[token] = None
         return token
 
@@ -74,12 +79,10 @@ class Sampler:
         seen = np.fromiter(self._seen, np.int64, len(self._seen))
         values = penalized[seen]
         penalized[seen] = np.where(values > 0, values / penalty, values * penalty)
-        return penalized
+        return np.clip(penalized, -_LARGEST, _LARGEST, out=penalized)
 
     def _choose(self, logits: Float32 | Float64) -> int:
         best = int(np.argmax(logits))
-        if not np.isfinite(logits[best]):
-            raise UnusableLogits("the model gave logits that are not finite numbers")
         settings = self._settings
         if settings.temperature == 0.0 or settings.top_k == 1:
             if settings.temperature != 0.0:

@@ -157,6 +157,9 @@ def _view(service: Service, route: Route) -> Callable[[], Awaitable[Response]]:
     async def view() -> Response:
         incoming = Incoming()
         if route.method == "POST":
+            encoding = request.headers.get("Content-Encoding", "identity")
+            if encoding.lower() != "identity":
+                raise ApiError(400, f"Content-Encoding {encoding} is not taken; send plain JSON")
             body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
             incoming = Incoming(request.headers.get("Content-Type"), body)
         answer = await route.handler(service, incoming)

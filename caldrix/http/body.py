@@ -20,6 +20,7 @@ MAX_DEPTH = 64
 
 # A longer integer is past the range of a 64-bit float, which is where "too large" begins.
 _MAX_INTEGER_DIGITS = 400
+_MOST_QUOTED = 60
 _CONSTANTS = frozenset({"NaN", "Infinity", "-Infinity"})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -39,11 +40,16 @@ class SpelledFloat(float):
         return number
 
 
+def shorten(text: str) -> str:
+    """``text`` short enough to be quoted in an error."""
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
+
+
 def format_path(path: Path) -> str | None:
     """The path as errors write it, as in ``messages[1].content[0]``; None for the whole body."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        text += f"[{step}]" if isinstance(step, int) else f".{shorten(step)}"
     return text.removeprefix(".") or None
 
 
@@ -132,7 +138,9 @@ def _checked_object(pairs: _Pairs, path: Path) -> dict[str, object]:
             raise ApiError(400, "a key holds half a surrogate pair", param=format_path(path))
         if key in checked:
             raise ApiError(
-                400, f"the key {json.dumps(key)} comes twice", param=format_path((*path, key))
+                400,
+                f"the key {json.dumps(shorten(key), ensure_ascii=False)} comes twice",
+                param=format_path((*path, key)),
             )
         checked[key] = _checked(value, (*path, key))
     return checked

@@ -12,7 +12,7 @@ import structlog
 import trio
 from hypercorn.events import Closed, Event, RawData, Updated
 
-from caldrix.http.http1 import Http1, HttpServer, RequestTasks
+from caldrix.http.http1 import HeadBegun, Http1, HttpServer, RequestTasks
 
 _log = structlog.get_logger(__name__)
 
@@ -94,13 +94,6 @@ class Connection:
                 with trio.move_on_after(self._timeouts.half_closed):
                     await protocol.wait_not_busy()
                 return
-            self._watch_head(protocol)
-
-    def _watch_head(self, protocol: Http1) -> None:
-        """Starts the clock on a head that has begun and is not complete."""
-        if protocol.head_begun and not self._head_begun and not self._finished:
-            self._head_begun = True
-            self._allow(self._timeouts.head)
 
     def _allow(self, seconds: float) -> None:
         self._patience.deadline = trio.current_time() + seconds
@@ -115,6 +108,9 @@ class Connection:
             case Updated():
                 self._head_begun = False
                 self._allow(float("inf"))
+            case HeadBegun() if not self._head_begun:
+                self._head_begun = True
+                self._allow(self._timeouts.head)
             case Closed():
                 self._finish()
 

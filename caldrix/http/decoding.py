@@ -20,12 +20,10 @@ from cattrs.errors import (
     IterableValidationNote,
 )
 
-from caldrix.http.body import Path, SpelledFloat, format_path
+from caldrix.http.body import Path, SpelledFloat, format_path, shorten
 from caldrix.http.errors import ApiError
 
 T = TypeVar("T")
-
-_MOST_QUOTED = 60
 
 
 class Invalid(ValueError):
@@ -60,18 +58,14 @@ def decode(body: Mapping[str, object], request_class: type[T]) -> T:
 def spell(value: object) -> str:
     """A JSON value for an error message: numbers as they were written, long things shortened."""
     if isinstance(value, SpelledFloat):
-        return _shorten(value.spelling)
+        return shorten(value.spelling)
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "an array"
     if isinstance(value, str):
-        return json.dumps(_shorten(value), ensure_ascii=False)
-    return _shorten(json.dumps(value))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
+        return json.dumps(shorten(value), ensure_ascii=False)
+    return shorten(json.dumps(value))
 
 
 def _first_fault(error: Exception, path: Path) -> Invalid:

@@ -50,6 +50,10 @@ class HttpServer:
     """Bytes; a client that asks before it sends more is not told to go on."""
 
 
+class HeadBegun(Event):
+    """Some of a request's head has come, and not all of it."""
+
+
 class Http1(H11Protocol):
     """HTTP/1.1 for one connection: no upgrades, error objects, and no wait while reading.
 
@@ -92,11 +96,6 @@ class Http1(H11Protocol):
         return not self._not_busy.is_set()
 
     @property
-    def head_begun(self) -> bool:
-        """Whether some of a request's head has come, and not all of it."""
-        return not self.busy and bool(self.connection.trailing_data[0])
-
-    @property
     def awaits_body(self) -> bool:
         """Whether some of a request's body has not come."""
         return self.connection.their_state is h11.SEND_BODY
@@ -135,6 +134,8 @@ class Http1(H11Protocol):
         async with self._turn:
             while await self._handle_next_event():
                 pass
+        if not self.busy and self.connection.trailing_data[0]:
+            await self.send(HeadBegun())
 
     async def _handle_next_event(self) -> bool:
         """Handles an event of the parser; False when it has none for now."""

@@ -28,8 +28,8 @@ class Service:
     """Token ids the model takes: 0 to ``vocab_size`` - 1."""
     sampling: SamplingSettings = field(factory=SamplingSettings)
     """What a request that sets nothing is sampled with."""
-    text_threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
-    """Rendering and tokenizing run in this many threads, off the event loop."""
+    text_threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4))
+    """Requests are parsed, rendered and tokenized off the event loop, at most so many at once."""
     _numbers: count[int] = field(factory=lambda: count(1), init=False)
     _said_system_moved: bool = field(default=False, init=False)
 

@@ -124,18 +124,7 @@ class Streamed:
     @cached_property
     def chunks(self) -> Sequence[JsonObject]:
         """The JSON objects of the events, without ``[DONE]``."""
-        chunks = []
-        for event in self.events:
-            if event.data == "[DONE]":
-                continue
-            try:
-                chunk = json.loads(event.data)
-            except ValueError:
-                raise AssertionError(f"an event's data is not JSON: {event.data!r}") from None
-            assert isinstance(chunk, dict), f"an event's data is not an object: {event.data!r}"
-            assert "error" not in chunk, f"the stream ends in an error: {event.data}"
-            chunks.append(chunk)
-        return chunks
+        return chunks_of(self.answer.expect(200).body)
 
     @cached_property
     def choices(self) -> Sequence[JsonObject]:
@@ -203,6 +192,22 @@ class Streamed:
             ids = read_ids(chunk.get("token_ids", choice.get("token_ids")))
             joined.extend(ids or ())
         return tuple(joined)
+
+
+def chunks_of(body: bytes) -> list[JsonObject]:
+    """The JSON objects in the events of a finished stream, without ``[DONE]``."""
+    chunks: list[JsonObject] = []
+    for event in parse_events(body):
+        if event.data == "[DONE]":
+            continue
+        try:
+            chunk = json.loads(event.data)
+        except ValueError:
+            raise AssertionError(f"an event's data is not JSON: {event.data!r}") from None
+        assert isinstance(chunk, dict), f"an event's data is not an object: {event.data!r}"
+        assert "error" not in chunk, f"the stream ends in an error: {event.data}"
+        chunks.append(chunk)
+    return chunks
 
 
 def read_usage(value: Any) -> Usage:

@@ -7,23 +7,31 @@ value gives way to its type. Framing is judged apart (`caldrix_conformance.event
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from caldrix_conformance.answers import Answer
-from caldrix_conformance.events import parse_events
+from caldrix_conformance.answers import Answer, chunks_of
 
 REDACTED = {"created": "<created>", "id": "<id>"}
 
 
 def canonical_answer(answer: Answer) -> dict[str, Any]:
-    """Status, media type, and the body or the events of ``answer``, in canonical form."""
+    """Status, media type, and the body or the merged chunks of ``answer``, with values redacted."""
+    return _form(answer, redact)
+
+
+def canonical_shape(answer: Answer) -> dict[str, Any]:
+    """The same with every value in the body or the chunks replaced by its type."""
+    return _form(answer, shape)
+
+
+def _form(answer: Answer, reduce: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     form: dict[str, Any] = {"status": answer.status, "content_type": media_type}
     if media_type == "text/event-stream":
-        form["events"] = merge_deltas(_event_value(event.data) for event in _events(answer))
+        form["chunks"] = [reduce(chunk) for chunk in merge_deltas(chunks_of(answer.body))]
     else:
-        form["body"] = redact(answer.object)
+        form["body"] = reduce(answer.object)
     return form
 
 
@@ -32,14 +40,14 @@ def redact(value: dict[str, Any]) -> dict[str, Any]:
     return {name: REDACTED.get(name, member) for name, member in value.items()}
 
 
-def merge_deltas(events: Iterable[Any]) -> list[Any]:
-    """``events`` with each run of chunks that differ only in text and token ids made one."""
-    merged: list[Any] = []
-    for event in events:
-        if merged and _frame(event) is not None and _frame(event) == _frame(merged[-1]):
-            merged[-1] = _join(merged[-1], event)
+def merge_deltas(chunks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``chunks`` with each run of them that differ only in text and token ids made one."""
+    merged: list[dict[str, Any]] = []
+    for chunk in chunks:
+        if merged and _frame(chunk) is not None and _frame(chunk) == _frame(merged[-1]):
+            merged[-1] = _join(merged[-1], chunk)
         else:
-            merged.append(event)
+            merged.append(chunk)
     return merged
 
 
@@ -90,39 +98,29 @@ def first_difference(stored: Any, seen: Any, path: str = "") -> str | None:
     return f"{path} is {json.dumps(seen)}, in the golden {json.dumps(stored)}"
 
 
-def _events(answer: Answer) -> Sequence[Any]:
-    return parse_events(answer.body)
-
-
-def _event_value(data: str) -> Any:
-    if data == "[DONE]":
-        return data
-    try:
-        value = json.loads(data)
-    except ValueError:
-        raise AssertionError(f"an event's data is not JSON: {data!r}") from None
-    return redact(value) if isinstance(value, dict) else value
-
-
-def _frame(event: Any) -> Any:
-    """A text chunk without its text and token ids; None for an event that is no such chunk."""
-    if not isinstance(event, dict) or len(event.get("choices") or ()) != 1:
-        return None
-    choice = event["choices"][0]
-    holder = choice.get("delta", choice)
-    if choice.get("finish_reason") is not None or not isinstance(_text(holder), str):
-        return None
-    bare = {name: value for name, value in holder.items() if name not in _MERGED}
-    frame = {name: value for name, value in choice.items() if name not in (*_MERGED, "delta")}
-    rest = {name: value for name, value in event.items() if name not in (*_MERGED, "choices")}
-    return rest, frame, bare, "delta" in choice
-
-
 _MERGED = ("content", "text", "token_ids")
 
 
-def _text(holder: dict[str, Any]) -> Any:
-    return holder.get("content", holder.get("text"))
+def _frame(chunk: dict[str, Any]) -> Any:
+    """A text chunk without its text and what is redacted; None for a chunk that is no such."""
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        return None
+    choice = choices[0]
+    delta = choice.get("delta", choice)
+    if choice.get("finish_reason") is not None or not isinstance(delta, dict):
+        return None
+    if not isinstance(delta.get("content", delta.get("text")), str):
+        return None
+    return (
+        _without(chunk, *_MERGED, *REDACTED, "choices"),
+        _without(choice, *_MERGED, "delta"),
+        _without(delta, *_MERGED),
+    )
+
+
+def _without(value: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: member for name, member in value.items() if name not in names}
 
 
 def _join(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
 from caldrix_conformance.answers import Answer
-from caldrix_conformance.canonical import canonical_answer, first_difference, shape
+from caldrix_conformance.canonical import canonical_answer, canonical_shape, first_difference
 from caldrix_conformance.errors import GoldenError, SuiteError
 from caldrix_conformance.resources import goldens_directory
 from caldrix_conformance.target import Target
@@ -52,7 +52,8 @@ class Response:
 
     status: int
     headers: Mapping[str, str]
-    body: str
+    body: tuple[str, ...]
+    """Its text, cut at line feeds, so that a stream can be read and compared line by line."""
 
 
 @frozen(kw_only=True)
@@ -77,23 +78,26 @@ class Capture:
     canonical: dict[str, Any]
 
     @classmethod
-    def of(cls, answer: Answer, kind: Kind, *, model: str | None) -> Capture:
-        """A capture of ``answer``, tied to ``model``."""
+    def of(cls, answer: Answer, kind: Kind, *, served: str, tied: bool) -> Capture:
+        """A capture of an answer of the model ``served``, tied to that or for any model."""
         assert answer.request is None or isinstance(answer.request, dict)
-        served = answer.request.get("model") if answer.request else None
         request = Request(method=answer.method, path=answer.path, body=answer.request)
-        canonical = canonical_answer(answer)
-        if kind is Kind.SHAPE:
-            canonical = shape(canonical) | {name: canonical[name] for name in _ALWAYS_EXACT}
-        if model is None and served is not None:
+        canonical = (canonical_shape if kind is Kind.SHAPE else canonical_answer)(answer)
+        if not tied:
             request = evolve(request, body=_replace(request.body, served, ANY_MODEL))
             canonical = _replace(canonical, served, ANY_MODEL)
         response = Response(
             status=answer.status,
             headers={name: answer.headers[name] for name in _KEPT if name in answer.headers},
-            body=answer.body.decode(),
+            body=tuple(answer.body.decode().split("\n")),
         )
-        return cls(kind=kind, model=model, request=request, response=response, canonical=canonical)
+        return cls(
+            kind=kind,
+            model=served if tied else None,
+            request=request,
+            response=response,
+            canonical=canonical,
+        )
 
     @classmethod
     def from_text(cls, text: str, name: str) -> Capture:
@@ -106,10 +110,9 @@ class Capture:
     def to_text(self) -> str:
         """A golden file's text."""
         value = _converter.unstructure(self)
-        return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-_ALWAYS_EXACT = ("status", "content_type")
 _KEPT = ("content-type",)
 _converter = Converter(forbid_extra_keys=True)
 
@@ -181,7 +184,7 @@ class Goldens:
         stored = self._stored(name)
         if stored is not None:
             self._require_model(stored)
-        seen = Capture.of(answer, kind, model=self.target.model if tied else None)
+        seen = Capture.of(answer, kind, served=self.target.model, tied=tied)
         full_name = f"{self.contract}/{name}"
         kept = self.snapshot(name=full_name, extension_class=GoldenExtension) == seen
         if kept:
@@ -201,7 +204,8 @@ class Goldens:
             answer = self.target.get(request.path)
         else:
             answer = self.target.post(request.path, body)
-        seen = Capture.of(answer, stored.kind, model=stored.model)
+        served, tied = self.target.model, stored.model is not None
+        seen = Capture.of(answer, stored.kind, served=served, tied=tied)
         difference = first_difference(stored.canonical, seen.canonical)
         assert difference is None, f"golden {self.contract}/{name}: {difference}"
 

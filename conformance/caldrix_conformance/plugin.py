@@ -177,9 +177,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(lacks(lacking))
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Note what this phase of the case says of its clauses."""
+    """Note what this phase of the case says of its clauses; pytest makes its report after that."""
     if call.excinfo is None and call.when != "call":
         return
     status, seen = _outcome(call)

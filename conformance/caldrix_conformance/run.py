@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import syrupy
 from attrs import frozen
 from rich.console import Console
 
@@ -71,7 +72,8 @@ def judge(settings: Settings) -> Report | None:
         pass
     keeper = _ReportKeeper()
     with _own_pytest():
-        pytest.main(_arguments(settings), plugins=[keeper])
+        # As modules, not by name: by name pytest would warn that they are imported already.
+        pytest.main(_arguments(settings), plugins=[syrupy, plugin, keeper])
     return keeper.report
 
 
@@ -96,7 +98,6 @@ def _arguments(settings: Settings) -> list[str]:
         "--continue-on-collection-errors",
         "--disable-plugin-autoload",
         *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:capture"),
-        *("-p", "syrupy", "-p", plugin.__name__),
         f"--target={settings.url}",
         f"--contract={settings.contract}",
         *([f"--model={settings.model}"] if settings.model is not None else ()),

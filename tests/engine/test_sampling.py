@@ -121,6 +121,21 @@ def test_a_seed_repeats_and_a_fresh_one_is_told() -> None:
     assert [other.pick(logits) for _ in range(8)] != tokens
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (SamplingSettings(temperature=5e-324, seed=1), 2),
+        (SamplingSettings(temperature=1e308, top_k=1, seed=1), 2),
+        (SamplingSettings(repetition_penalty=5e-324), 1),
+        (SamplingSettings(repetition_penalty=5e-324, temperature=5e-324, seed=1), 1),
+        (SamplingSettings(repetition_penalty=1e308), 2),
+    ],
+)
+def test_settings_at_the_ends_of_their_ranges(settings: SamplingSettings, expected: int) -> None:
+    logits = np.array([-1.0, 2.0, 3.0, 0.0], np.float32)
+    assert Sampler(settings, (0, 1)).pick(logits) == expected
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
     with pytest.raises(UnusableLogits):

@@ -11,7 +11,7 @@ import trio
 from caldrix.http.config import ServerConfig, Timeouts
 from tests.support import miniature
 from tests.support.serving import MODEL, Running, never_ends, says, serving, trio_test
-from tests.support.wire import TEXT, connected, head, message, post, receive_all, receive_answer
+from tests.support.wire import TEXT, connected, head, post
 
 REQUEST = {"model": MODEL, "prompt": "hi"}
 
@@ -30,12 +30,12 @@ def with_timeouts(**seconds: float) -> ServerConfig:
 async def test_2_a_stream_may_take_its_time_and_a_body_may_not() -> None:
     # What Quart would cut by default is off; only the body's arrival has a limit.
     async with serving(says("ok"), config=ServerConfig(port=0, body_timeout=0.1)) as server:
-        async with connected(server) as stream:
-            await stream.send_all(post(REQUEST)[:-3])
-            status, headers, body = await receive_answer(stream)
-            assert (status, headers["connection"]) == (408, "close")
-            assert message(body) == "the request body did not arrive within 0.1 seconds"
-            assert await receive_all(stream) == b""
+        async with connected(server) as wire:
+            await wire.send(post(REQUEST)[:-3])
+            answer = await wire.answer()
+            assert (answer.status, answer.headers["connection"]) == (408, "close")
+            assert answer.message == "the request body did not arrive within 0.1 seconds"
+            assert await wire.rest() == b""
         executor = never_ends()
         await assert_well(server)
     async with serving(executor, config=ServerConfig(port=0, body_timeout=0.1)) as server:
@@ -56,39 +56,43 @@ async def test_2_a_stream_may_take_its_time_and_a_body_may_not() -> None:
 @trio_test
 async def test_3_an_upgrade_is_answered_as_if_it_had_not_asked(path: str, trailing: bytes) -> None:
     async with serving(says("ok")) as server:
-        async with connected(server) as stream:
+        async with connected(server) as wire:
             upgrade = (
                 "Connection: Upgrade",
                 "Upgrade: websocket",
                 "Sec-WebSocket-Version: 13",
                 "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
             )
-            await stream.send_all(head(f"GET {path} HTTP/1.1", *upgrade) + trailing)
-            status, _, body = await receive_answer(stream)
-            assert (status, body) == (200, b"ok") if path == "/healthz" else status == 404
+            await wire.send(head(f"GET {path} HTTP/1.1", *upgrade) + trailing)
+            answer = await wire.answer()
+            if path == "/healthz":
+                assert answer.body == b"ok"
+            else:
+                assert answer.status == 404
         await assert_well(server)
 
 
 @trio_test
 async def test_3_http_2_is_not_spoken() -> None:
     async with serving(says("ok")) as server:
-        async with connected(server) as stream:
-            await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            status, _, body = await receive_answer(stream)
-            assert (status, message(body)) == (505, "this server speaks HTTP/1.1")
-        async with connected(server) as stream:
+        async with connected(server) as wire:
+            await wire.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            answer = await wire.answer()
+            assert (answer.status, answer.message) == (505, "this server speaks HTTP/1.1")
+        async with connected(server) as wire:
             upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
-            await stream.send_all(head("GET /healthz HTTP/1.1", *upgrade))
-            assert (await receive_answer(stream))[2] == b"ok"
+            await wire.send(head("GET /healthz HTTP/1.1", *upgrade))
+            assert (await wire.answer()).body == b"ok"
         await assert_well(server)
 
 
 @trio_test
 async def test_4_a_reader_that_does_not_read_is_ended() -> None:
     config = with_timeouts(write=0.2)
-    async with serving(never_ends(miniature.LONG), rows=2, config=config) as server:
+    executor = never_ends(miniature.LONG)
+    async with serving(executor, rows=2, context=10**6, config=config) as server:
         async with connected(server) as stalled:
-            await stalled.send_all(post({**REQUEST, "stream": True}))
+            await stalled.send(post({**REQUEST, "stream": True}))
             # Its peer is served meanwhile, and then its row is free.
             response = await server.client.post(TEXT, json={**REQUEST, "max_tokens": 3})
             assert len(response.json()["choices"][0]["text"]) == 3 * len(miniature.LONG)
@@ -99,23 +103,23 @@ async def test_4_a_reader_that_does_not_read_is_ended() -> None:
 @trio_test
 async def test_4_a_reader_that_does_not_read_does_not_hold_up_shutdown() -> None:
     config = ServerConfig(port=0, drain_timeout=0.1)
-    async with serving(never_ends(miniature.LONG), config=config) as server:
-        async with connected(server) as stalled:
-            await stalled.send_all(post({**REQUEST, "stream": True}))
-            await stalled.receive_some(100)
-            server.shutdown.request()
-            with trio.fail_after(5):
-                await server.finished.wait()
+    executor = never_ends(miniature.LONG)
+    async with serving(executor, config=config) as server, connected(server) as stalled:
+        await stalled.send(post({**REQUEST, "stream": True}))
+        await stalled.stream.receive_some(100)
+        server.shutdown.request()
+        with trio.fail_after(5):
+            await server.finished.wait()
 
 
 @pytest.mark.parametrize("stream_it", [False, True])
 @trio_test
 async def test_6_a_client_that_ends_its_sending_still_gets_quick_answers(stream_it: bool) -> None:
     async with serving(says("ok")) as server:
-        async with connected(server) as stream:
-            await stream.send_all(post({**REQUEST, "stream": stream_it}))
-            await stream.send_eof()
-            received = await receive_all(stream)
+        async with connected(server) as wire:
+            await wire.send(post({**REQUEST, "stream": stream_it}))
+            await wire.stream.send_eof()
+            received = await wire.rest()
             assert received.startswith(b"HTTP/1.1 200")
             assert received.endswith(b"0\r\n\r\n" if stream_it else b"}}")
         await assert_well(server)
@@ -124,10 +128,10 @@ async def test_6_a_client_that_ends_its_sending_still_gets_quick_answers(stream_
 @trio_test
 async def test_6_a_client_that_ends_its_sending_is_not_served_for_ever() -> None:
     async with serving(never_ends(), context=10**6) as server:
-        async with connected(server) as stream:
-            await stream.send_all(post(REQUEST))
-            await stream.send_eof()
-            assert await receive_all(stream) == b""
+        async with connected(server) as wire:
+            await wire.send(post(REQUEST))
+            await wire.stream.send_eof()
+            assert await wire.rest() == b""
         await assert_well(server)
 
 
@@ -158,13 +162,13 @@ async def test_7_the_parsers_refusals_are_error_objects(
     request_bytes: bytes, status: int, beginning: str
 ) -> None:
     async with serving(says("ok")) as server:
-        async with connected(server) as stream:
-            await stream.send_all(request_bytes)
-            answer = await receive_answer(stream)
-            assert answer[0] == status
-            assert answer[1]["content-type"] == "application/json"
-            assert message(answer[2]).startswith(beginning)
-            assert await receive_all(stream) == b""
+        async with connected(server) as wire:
+            await wire.send(request_bytes)
+            answer = await wire.answer()
+            assert answer.status == status
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.message.startswith(beginning)
+            assert await wire.rest() == b""
         await assert_well(server)
 
 
@@ -175,19 +179,21 @@ MEBIBYTE = 2**20
 async def test_7_a_body_over_the_limit_is_a_413() -> None:
     async with serving(says("ok")) as server:
         most = 4 * MEBIBYTE
-        prompt = "a" * (most - len(json.dumps({**REQUEST, "prompt": ""})))
-        fits = await server.client.post(TEXT, json={**REQUEST, "prompt": prompt})
-        assert fits.status_code == 400
-        assert fits.json()["error"]["param"] == "prompt"
+        fits = json.dumps({**REQUEST, "prompt": [""]}).ljust(most)
+        response = await server.client.post(
+            TEXT, content=fits, headers={"content-type": "application/json"}
+        )
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "prompt"
 
         # Declared: refused before a byte of it is sent, or asked for.
         for expectation in ((), ("Expect: 100-continue",)):
-            async with connected(server) as stream:
+            async with connected(server) as wire:
                 lines = (f"Content-Length: {most + 1}", *expectation)
-                await stream.send_all(head(f"POST {TEXT} HTTP/1.1", *lines))
-                status, headers, body = await receive_answer(stream)
-                assert (status, headers["connection"]) == (413, "close")
-                assert message(body) == "the request body is over 4 MiB"
+                await wire.send(head(f"POST {TEXT} HTTP/1.1", *lines))
+                answer = await wire.answer()
+                assert (answer.status, answer.headers["connection"]) == (413, "close")
+                assert answer.message == "the request body is over 4 MiB"
 
         # Sent in chunks, and all the same when the client sends it all before it reads.
         async def chunks() -> AsyncIterator[bytes]:
@@ -209,30 +215,30 @@ async def test_8_a_connection_that_is_to_be_closed_is_closed(version: str) -> No
             head(f"GET /healthz HTTP/{version}", "Connection: close"),
             post({**REQUEST, "stream": True}, "Connection: close"),
         ):
-            async with connected(server) as stream:
-                await stream.send_all(request)
-                received = await receive_all(stream)
+            async with connected(server) as wire:
+                await wire.send(request)
+                received = await wire.rest()
                 assert received.startswith(b"HTTP/1.1 200")
                 assert b"connection: close" in received.lower()
 
 
 @trio_test
 async def test_requests_sent_ahead_are_answered_in_order() -> None:
-    async with serving(says("ok")) as server, connected(server) as stream:
+    async with serving(says("ok")) as server, connected(server) as wire:
         ask = head("GET /healthz HTTP/1.1")
-        await stream.send_all(ask + post(REQUEST) + head("GET /nope HTTP/1.1") + ask[:9])
-        answers = [await receive_answer(stream) for _ in range(3)]
-        assert [status for status, _, _ in answers] == [200, 200, 404]
-        assert json.loads(answers[1][2])["id"] == "cmpl-1"
-        await stream.send_all(ask[9:])
-        assert (await receive_answer(stream))[2] == b"ok"
+        await wire.send(ask + post(REQUEST) + head("GET /nope HTTP/1.1") + ask[:9])
+        answers = [await wire.answer() for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 404]
+        assert json.loads(answers[1].body)["id"] == "cmpl-1"
+        await wire.send(ask[9:])
+        assert (await wire.answer()).body == b"ok"
 
 
 @trio_test
 async def test_a_client_that_sent_ahead_and_left_is_noticed() -> None:
     async with serving(never_ends(), context=10**6) as server:
-        async with connected(server) as stream:
-            await stream.send_all(post(REQUEST) + b"\r\n")
+        async with connected(server) as wire:
+            await wire.send(post(REQUEST) + b"\r\n")
             await trio.sleep(0.05)
         await server.wait_rows_free()
 
@@ -241,48 +247,56 @@ async def test_a_client_that_sent_ahead_and_left_is_noticed() -> None:
 async def test_many_requests_sent_ahead_do_not_fill_the_memory() -> None:
     executor = never_ends()
     executor.gate.clear()
-    async with serving(executor) as server, connected(server) as stream:
-        await stream.send_all(post({**REQUEST, "max_tokens": 1}))
+    async with serving(executor) as server, connected(server) as wire:
+        await wire.send(post({**REQUEST, "max_tokens": 1}))
         flood = head("GET /healthz HTTP/1.1", "X: " + "x" * 10_000)
         sent = 0
         with trio.move_on_after(0.5):
             while True:
-                await stream.send_all(flood)
+                await wire.send(flood)
                 sent += 1
         # The sender is held back by what the sockets hold, and goes on once served.
         assert sent * len(flood) < 64 * MEBIBYTE
         executor.gate.set()
-        assert (await receive_answer(stream))[0] == 200
-        assert (await receive_answer(stream))[2] == b"ok"
+        assert (await wire.answer()).status == 200
+        assert (await wire.answer()).body == b"ok"
 
 
 @trio_test
 async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
-    async with serving(says("ok"), config=with_timeouts(head=0.1)) as server:
-        async with connected(server) as stream:
-            await stream.send_all(head("GET /healthz HTTP/1.1"))
-            await receive_answer(stream)
-            await stream.send_all(b"GET /healthz HT")
-            status, _, body = await receive_answer(stream)
-            assert (status, message(body)) == (408, "the request's head took too long to arrive")
-            assert await receive_all(stream) == b""
+    config = with_timeouts(head=0.1)
+    ask = head("GET /healthz HTTP/1.1")
+    for begun in (ask + b"GET /healthz HT", ask[:-1]):
+        async with serving(says("ok"), config=config) as server, connected(server) as wire:
+            await wire.send(begun)
+            if begun.startswith(ask):
+                assert (await wire.answer()).body == b"ok"
+            answer = await wire.answer()
+            assert (answer.status, answer.message) == (
+                408,
+                "the request's head took too long to arrive",
+            )
+            assert await wire.rest() == b""
 
 
 @trio_test
 async def test_an_idle_connection_is_closed_after_a_while() -> None:
-    async with serving(says("ok"), config=with_timeouts(keep_alive=0.1)) as server:
-        async with connected(server) as fresh, connected(server) as used:
-            await used.send_all(head("GET /healthz HTTP/1.1"))
-            await receive_answer(used)
-            assert await receive_all(fresh) == b""
-            assert await receive_all(used) == b""
+    async with (
+        serving(says("ok"), config=with_timeouts(keep_alive=0.1)) as server,
+        connected(server) as fresh,
+        connected(server) as used,
+    ):
+        await used.send(head("GET /healthz HTTP/1.1"))
+        await used.answer()
+        assert await fresh.rest() == b""
+        assert await used.rest() == b""
 
 
 @trio_test
 async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
-    async with serving(says("ok")) as server, connected(server) as stream:
+    async with serving(says("ok")) as server, connected(server) as wire:
         content = json.dumps(REQUEST).encode()
-        await stream.send_all(
+        await wire.send(
             head(
                 f"POST {TEXT} HTTP/1.1",
                 "Content-Type: application/json",
@@ -290,18 +304,18 @@ async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
                 "Expect: 100-continue",
             )
         )
-        assert await stream.receive_some() == b"HTTP/1.1 100 \r\n\r\n"
-        await stream.send_all(content)
-        assert (await receive_answer(stream))[0] == 200
+        assert await wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 \r\n\r\n"
+        await wire.send(content)
+        assert (await wire.answer()).status == 200
 
 
 @trio_test
 async def test_an_unread_body_does_not_become_the_next_request() -> None:
-    async with serving(says("ok")) as server, connected(server) as stream:
+    async with serving(says("ok")) as server, connected(server) as wire:
         smuggled = head("GET /v1/models HTTP/1.1")
         lines = f"Content-Length: {len(smuggled) + 5}"
-        await stream.send_all(head("POST /nope HTTP/1.1", lines))
-        status, headers, _ = await receive_answer(stream)
-        assert (status, headers["connection"]) == (404, "close")
-        await stream.send_all(smuggled)
-        assert await receive_all(stream) == b""
+        await wire.send(head("POST /nope HTTP/1.1", lines))
+        answer = await wire.answer()
+        assert (answer.status, answer.headers["connection"]) == (404, "close")
+        await wire.send(smuggled)
+        assert await wire.rest() == b""

@@ -17,11 +17,11 @@ async def test_a_foreign_host_is_refused() -> None:
     config = ServerConfig(port=0, allow_host=("Box.lan",))
     async with serving(says("ok"), config=config) as server:
         for host in [*OURS, "box.LAN:8425"]:
-            response = await server.client.get("/v1/models", headers={"host": host.encode()})
+            response = await server.client.get("/v1/models", headers={b"host": host.encode()})
             assert response.status_code == 200, host
         for path in ("/v1/models", "/healthz", "/nope"):
             for host in FOREIGN:
-                response = await server.client.get(path, headers={"host": host.encode()})
+                response = await server.client.get(path, headers={b"host": host.encode()})
                 assert response.status_code == 403, host
                 assert response.json()["error"]["param"] is None
         response = await server.client.get("/healthz", headers={"host": "evil.example:8425"})
@@ -37,7 +37,7 @@ async def test_a_server_for_the_network_answers_to_any_name() -> None:
     async with serving(says("ok"), config=config) as server:
         assert server.url.startswith("http://localhost:")
         for host in FOREIGN:
-            response = await server.client.get("/healthz", headers={"host": host.encode()})
+            response = await server.client.get("/healthz", headers={b"host": host.encode()})
             assert response.text == "ok", host
 
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from caldrix.http.config import ServerConfig
 from tests.support.scripted import ScriptedExecutor, endless
 from tests.support.serving import MODEL, Running, never_ends, says, scripted, serving, trio_test
-from tests.support.wire import TEXT, connected, post, receive_all, sent_chunks
+from tests.support.wire import TEXT, Wire, connected, post, sent_chunks
 
 REQUEST = {"model": MODEL, "prompt": "hi"}
 STREAM = {**REQUEST, "stream": True}
@@ -42,12 +42,12 @@ async def until_busy(server: Running, *, running: int, waiting: int = 0) -> None
 
 
 @asynccontextmanager
-async def occupied(server: Running) -> AsyncIterator[trio.SocketStream]:
+async def occupied(server: Running) -> AsyncIterator[Wire]:
     """The server's one row is taken by an answer without an end."""
-    async with connected(server) as stream:
-        await stream.send_all(post(STREAM))
-        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
-        yield stream
+    async with connected(server) as wire:
+        await wire.send(post(STREAM))
+        await wire.until(b'"text":"a"')
+        yield wire
 
 
 @pytest.mark.parametrize("body", [REQUEST, STREAM])
@@ -160,14 +160,14 @@ async def _post_and_be_cancelled(server: Running, body: dict[str, object]) -> No
 @trio_test
 async def test_shutdown_lets_requests_end() -> None:
     executor = never_ends()
-    async with serving(executor) as server, connected(server) as stream:
-        await stream.send_all(post({**STREAM, "max_tokens": 200}))
-        received = bytes(await stream.receive_some())
+    async with serving(executor) as server, connected(server) as wire:
+        await wire.send(post({**STREAM, "max_tokens": 200}))
+        received = await wire.until(b'"text":"a"')
         executor.gate.clear()
         server.shutdown.request()
         assert await refuses_connections(server)
         executor.gate.set()
-        body = sent_chunks(received + await receive_all(stream))
+        body = sent_chunks(received + await wire.rest())
         assert body.endswith(b"data: [DONE]\n\n")
         assert body.count(b'"text":"a"') == 200
         await server.finished.wait()
@@ -176,7 +176,8 @@ async def test_shutdown_lets_requests_end() -> None:
 async def refuses_connections(server: Running) -> bool:
     for _ in range(200):
         try:
-            await (await server.connect()).aclose()
+            async with connected(server):
+                pass
         except OSError:
             return True
         await trio.sleep(0.01)
@@ -187,11 +188,11 @@ async def refuses_connections(server: Running) -> bool:
 async def test_shutdown_ends_what_does_not_end() -> None:
     config = ServerConfig(port=0, drain_timeout=0.1)
     async with serving(never_ends(), context=10**6, config=config) as server:
-        async with connected(server) as stream:
-            await stream.send_all(post(STREAM))
-            received = bytes(await stream.receive_some())
+        async with connected(server) as wire:
+            await wire.send(post(STREAM))
+            received = await wire.until(b'"text":"a"')
             server.shutdown.request()
-            body = sent_chunks(received + await receive_all(stream))
+            body = sent_chunks(received + await wire.rest())
         *_, last, rest = body.decode().split("\n\n")
         assert rest == ""
         assert json.loads(last.removeprefix("data: ")) == {"error": UNAVAILABLE}
@@ -220,11 +221,9 @@ async def test_asked_twice_it_does_not_wait() -> None:
 
 @trio_test
 async def test_shutdown_closes_idle_connections_at_once() -> None:
-    async with serving(says("ok")) as server:
-        idle = await server.connect()
+    async with serving(says("ok")) as server, connected(server) as idle:
         assert (await server.client.get("/healthz")).is_success
         server.shutdown.request()
         with trio.fail_after(2):
-            assert await idle.receive_some() == b""
+            assert await idle.rest() == b""
             await server.finished.wait()
-        await idle.aclose()

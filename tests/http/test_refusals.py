@@ -320,6 +320,12 @@ BODIES: list[tuple[str | None, bytes, str, str | None]] = [
     (JSON, b"[" * 100_000, "the request body is nested more than 64 levels deep", None),
     (JSON, b'{"a": NaN}', "NaN is not a number in JSON", "a"),
     (JSON, b'{"a": {"b": 1, "b": 2}}', 'the key "b" comes twice', "a.b"),
+    (
+        JSON,
+        b'{"%s": 1}' % (b"x" * 99 + b'": 0, "' + b"x" * 99),
+        f'the key "{"x" * 60}…" comes twice',
+        "x" * 60 + "…",
+    ),
 ]
 
 
@@ -334,6 +340,15 @@ async def test_a_body_that_is_not_the_json_it_should_be(
         assert response.status_code == 400
         assert error(response) == told(expected, param)
         assert (await server.client.get("/healthz")).text == "ok"
+
+
+@trio_test
+async def test_a_compressed_body() -> None:
+    async with serving(says("ok")) as server:
+        headers = {"content-type": JSON, "content-encoding": "gzip"}
+        response = await server.client.post(CHAT, content=b"\x1f\x8b", headers=headers)
+        assert response.status_code == 400
+        assert error(response) == told("Content-Encoding gzip is not taken; send plain JSON", None)
 
 
 @trio_test

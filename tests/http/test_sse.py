@@ -12,12 +12,13 @@ from caldrix.http.sse import encode_comment, encode_event
 def received(stream: bytes) -> list[tuple[str, str]]:
     """(type, data) of each event, by the steps of the HTML standard's section 9.2.6."""
     text = stream.decode().replace("\r\n", "\n").replace("\r", "\n")
-    events, kind, data = [], "", []
+    events: list[tuple[str, str]] = []
+    kind, data = "", list[str]()
     for line in text.split("\n"):
         if not line:
             if data:
                 events.append((kind or "message", "\n".join(data)))
-            kind, data = "", []
+            kind, data = "", list[str]()
             continue
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")

@@ -58,10 +58,6 @@ class Running:
         assert parsed.port is not None
         return parsed.host, parsed.port
 
-    async def connect(self) -> trio.SocketStream:
-        """A raw connection."""
-        return await trio.open_tcp_stream(*self.address)
-
     async def wait_rows_free(self, seconds: float = 5.0) -> None:
         """Returns once no request runs or waits; an error if that does not come to be."""
         with trio.fail_after(seconds):

@@ -7,13 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
+from attrs import define, frozen
 
 from tests.support.serving import Running
 
 TEXT = "/v1/completions"
 
 
+def head(line: str, *headers: str) -> bytes:
+    """A request's head; every one has the Host it needs."""
+    return "\r\n".join([line, "Host: localhost", *headers, "", ""]).encode()
+
+
 def post(body: object, *headers: str, path: str = TEXT) -> bytes:
+    """A request with a JSON body."""
     content = json.dumps(body).encode()
     return (
         head(
@@ -26,49 +33,75 @@ def post(body: object, *headers: str, path: str = TEXT) -> bytes:
     )
 
 
-def head(line: str, *headers: str) -> bytes:
-    return "\r\n".join([line, "Host: localhost", *headers, "", ""]).encode()
+@frozen
+class Received:
+    """An answer with a Content-Length."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def message(self) -> str:
+        """The message of its error object."""
+        return str(json.loads(self.body)["error"]["message"])
+
+
+@define(eq=False)
+class Wire:
+    """A connection, by bytes."""
+
+    stream: trio.SocketStream
+    _buffer: bytes = b""
+
+    async def send(self, data: bytes) -> None:
+        """Sends all of ``data``."""
+        await self.stream.send_all(data)
+
+    async def until(self, mark: bytes) -> bytes:
+        """Everything up to and with ``mark``."""
+        with trio.fail_after(5):
+            while mark not in self._buffer:
+                await self._receive()
+        taken, _, self._buffer = self._buffer.partition(mark)
+        return taken + mark
+
+    async def answer(self) -> Received:
+        """The next answer."""
+        start = (await self.until(b"\r\n\r\n")).decode()
+        status_line, *lines = start.removesuffix("\r\n\r\n").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        size = int(headers["content-length"])
+        with trio.fail_after(5):
+            while len(self._buffer) < size:
+                await self._receive()
+        body, self._buffer = self._buffer[:size], self._buffer[size:]
+        return Received(int(status_line.split()[1]), headers, body)
+
+    async def rest(self) -> bytes:
+        """Everything up to the end of the connection."""
+        with trio.fail_after(5):
+            while piece := await self.stream.receive_some():
+                self._buffer += piece
+        taken, self._buffer = self._buffer, b""
+        return taken
+
+    async def _receive(self) -> None:
+        data = await self.stream.receive_some()
+        assert data, f"the connection ended after {self._buffer!r}"
+        self._buffer += data
 
 
 @asynccontextmanager
-async def connected(server: Running) -> AsyncIterator[trio.SocketStream]:
-    stream = await server.connect()
+async def connected(server: Running) -> AsyncIterator[Wire]:
+    """A connection for as long as the block lasts."""
+    stream = await trio.open_tcp_stream(*server.address)
     async with stream:
-        yield stream
-
-
-async def receive_all(stream: trio.SocketStream) -> bytes:
-    """Everything up to the end of the connection."""
-    with trio.fail_after(5):
-        return b"".join([piece async for piece in stream])
-
-
-async def receive_answer(stream: trio.SocketStream) -> tuple[int, dict[str, str], bytes]:
-    """An answer with a Content-Length: status, headers, body."""
-    received = b""
-    with trio.fail_after(5):
-        while b"\r\n\r\n" not in received:
-            received += await _more(stream)
-        start, _, body = received.partition(b"\r\n\r\n")
-        status_line, *lines = start.decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines)
-        while len(body) < int(headers["content-length"]):
-            body += await _more(stream)
-    return int(status_line.split()[1]), headers, body
-
-
-async def _more(stream: trio.SocketStream) -> bytes:
-    data = await stream.receive_some()
-    assert data, "the connection ended inside an answer"
-    return bytes(data)
-
-
-def message(body: bytes) -> str:
-    return str(json.loads(body)["error"]["message"])
+        yield Wire(stream)
 
 
 def sent_chunks(received: bytes) -> bytes:
-    """The body of an answer in chunked encoding that has come to its end."""
+    """The body of a whole answer in chunked encoding; an error if the answer has no end."""
     _, _, rest = received.partition(b"\r\n\r\n")
     body = b""
     while True:

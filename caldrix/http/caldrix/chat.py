@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import trio
 from attrs import asdict
 
 from caldrix.http.body import parse_object
 from caldrix.http.caldrix.generation import answer
-from caldrix.http.caldrix.messages import Message
 from caldrix.http.caldrix.requests import ChatRequest, read_request, refuse_other_prompt
 from caldrix.http.caldrix.responses import CHAT
 from caldrix.http.errors import ApiError, api_error
 from caldrix.http.exchange import Answer, EventStream, Incoming
 from caldrix.http.service import Service
 from caldrix.text.errors import TemplateError
-from caldrix.text.template import ChatTemplate, render_chat
-from caldrix.text.tokenizer import Tokenizer
+from caldrix.text.template import render_chat
 
 _PROMPT_FIELD = "messages"
 
 
 async def create(service: Service, incoming: Incoming) -> Answer | EventStream:
     """Answers the last message. Raises ApiError."""
+    request, prompt, system_moved = await trio.to_thread.run_sync(
+        _read, service, incoming, limiter=service.text_threads
+    )
+    if system_moved:
+        service.note_system_moved()
+    return await answer(service, request, prompt, shape=CHAT, prompt_field=_PROMPT_FIELD)
+
+
+def _read(service: Service, incoming: Incoming) -> tuple[ChatRequest, tuple[int, ...], bool]:
+    """The request, its prompt's tokens, and whether a system message had to move."""
     body = parse_object(incoming.content_type, incoming.body)
     refuse_other_prompt(body, "prompt", _PROMPT_FIELD)
     request = read_request(body, ChatRequest, served_name=service.served_name)
@@ -34,24 +40,10 @@ async def create(service: Service, incoming: Incoming) -> Answer | EventStream:
             param=_PROMPT_FIELD,
         )
     try:
-        prompt, system_moved = await trio.to_thread.run_sync(
-            _render,
-            service.template,
-            service.tokenizer,
-            request.messages,
-            limiter=service.text_threads,
-        )
+        rendered = render_chat(service.template, [asdict(message) for message in request.messages])
     except TemplateError as error:
         raise api_error(error, param=_PROMPT_FIELD) from error
-    if system_moved:
-        service.note_system_moved()
+    prompt = tuple(service.tokenizer.encode_prompt(rendered.text))
     if not prompt:
         raise ApiError(400, "the messages are an empty prompt", param=_PROMPT_FIELD)
-    return await answer(service, request, prompt, shape=CHAT, prompt_field=_PROMPT_FIELD)
-
-
-def _render(
-    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message]
-) -> tuple[tuple[int, ...], bool]:
-    rendered = render_chat(template, [asdict(message) for message in messages])
-    return tuple(tokenizer.encode_prompt(rendered.text)), rendered.system_moved
+    return request, prompt, rendered.system_moved

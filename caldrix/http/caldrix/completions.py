@@ -17,20 +17,24 @@ _PROMPT_FIELD = "prompt"
 
 async def create(service: Service, incoming: Incoming) -> Answer | EventStream:
     """Goes on with the prompt. Raises ApiError."""
+    request, prompt = await trio.to_thread.run_sync(
+        _read, service, incoming, limiter=service.text_threads
+    )
+    return await answer(service, request, prompt, shape=TEXT, prompt_field=_PROMPT_FIELD)
+
+
+def _read(service: Service, incoming: Incoming) -> tuple[CompletionRequest, tuple[int, ...]]:
+    """The request, and its prompt's tokens."""
     body = parse_object(incoming.content_type, incoming.body)
     refuse_other_prompt(body, "messages", _PROMPT_FIELD)
     request = read_request(body, CompletionRequest, served_name=service.served_name)
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        ids = await trio.to_thread.run_sync(
-            service.tokenizer.encode, prompt, limiter=service.text_threads
-        )
-        prompt = tuple(ids)
-        if not prompt:
-            raise ApiError(400, "holds no token of this model", param=_PROMPT_FIELD)
-    else:
-        _check_vocabulary(prompt, service.vocab_size)
-    return await answer(service, request, prompt, shape=TEXT, prompt_field=_PROMPT_FIELD)
+    if not isinstance(request.prompt, str):
+        _check_vocabulary(request.prompt, service.vocab_size)
+        return request, request.prompt
+    prompt = tuple(service.tokenizer.encode(request.prompt))
+    if not prompt:
+        raise ApiError(400, "holds no token of this model", param=_PROMPT_FIELD)
+    return request, prompt
 
 
 def _check_vocabulary(prompt: tuple[int, ...], vocab_size: int) -> None:

@@ -8,7 +8,6 @@ from caldrix_conformance.answers import Answer, Completion, Streamed
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.target import Target
 
-
 PROMPTS = {
     "chat": "Name the seven days of the week.",
     "completions": "The days of the week are Monday,",

@@ -9,6 +9,7 @@ from caldrix_conformance.marks import checks, row
 from caldrix_conformance.target import ABSENT, Target
 
 FIELDS = ("max_tokens", "max_completion_tokens")
+PROMPT = "The days of the week are Monday,"
 BELOW_ONE = (0, -1)
 NO_INTEGERS = (1.5, "8", True, [8])
 
@@ -32,7 +33,7 @@ def test_refused(target: Target, endpoint: Endpoint, field: str, value: object) 
 @checks("completions.max-tokens.as-chat")
 @pytest.mark.parametrize("field", FIELDS)
 def test_cap(target: Target, field: str) -> None:
-    answer = target.completions(**{"max_tokens": ABSENT, field: 2})
+    answer = target.completions(prompt=PROMPT, **{"max_tokens": ABSENT, field: 2})
     assert answer.usage.completion_tokens <= 2, f"{answer.usage} for a cap of 2"
     assert answer.finish_reason == "length", f"finish_reason is {answer.finish_reason!r}"
 

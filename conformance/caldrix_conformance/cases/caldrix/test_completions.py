@@ -6,17 +6,23 @@ from typing import Any
 
 import pytest
 
-from caldrix_conformance.answers import Completion, Streamed
+from caldrix_conformance.answers import Answer, Completion, Streamed
 from caldrix_conformance.endpoints import COMPLETIONS
 from caldrix_conformance.goldens import Goldens, Kind
 from caldrix_conformance.marks import checks, row
+from caldrix_conformance.shapes import TEXT_ANSWER, TEXT_CHUNK, expect_shape
 from caldrix_conformance.target import ABSENT, Target
 
 BEYOND_ANY_VOCABULARY = 2**31 - 1
 
 
 @checks("completions.response.shape")
-def test_shape(golden: Goldens, target: Target) -> None:
+def test_shape(text_answer: Answer) -> None:
+    expect_shape(text_answer.expect(200).object, TEXT_ANSWER)
+
+
+@checks("completions.response.exact")
+def test_exact_shape(golden: Goldens, target: Target) -> None:
     answer = target.ask(COMPLETIONS, max_tokens=4)
     golden.check("completions/shape-answer", answer, Kind.SHAPE)
 
@@ -148,9 +154,15 @@ def test_framing(text_stream: Streamed) -> None:
 
 
 @checks("completions.streaming.chunk")
-def test_chunk(golden: Goldens, target: Target, text_stream: Streamed) -> None:
+def test_chunk(text_stream: Streamed) -> None:
+    for chunk in text_stream.chunks:
+        expect_shape(chunk, TEXT_CHUNK, "a chunk")
     seen = {str(chunk.get("object")) for chunk in text_stream.chunks}
     assert seen == {"text_completion"}, f"object is {sorted(seen)}"
+
+
+@checks("completions.streaming.exact")
+def test_exact_chunk(golden: Goldens, target: Target) -> None:
     stream = target.stream(COMPLETIONS, max_tokens=4)
     golden.check("completions/shape-chunks", stream.answer, Kind.SHAPE)
 

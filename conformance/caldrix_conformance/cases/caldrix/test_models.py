@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from caldrix_conformance.endpoints import COMPLETIONS
+from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.goldens import Goldens, Kind
 from caldrix_conformance.marks import checks, row
+from caldrix_conformance.shapes import MODEL_LIST, expect_shape
 from caldrix_conformance.target import Target
 
 
 @checks("models.shape")
-def test_shape(golden: Goldens, target: Target) -> None:
-    answer = target.get("/v1/models")
-    golden.check("models/shape-list", answer, Kind.SHAPE)
-    seen = answer.object.get("object")
-    assert seen == "list", f"object is {seen!r}"
+def test_shape(target: Target) -> None:
+    listed = target.get("/v1/models").expect(200).object
+    expect_shape(listed, MODEL_LIST)
+    assert listed["object"] == "list", f"object is {listed['object']!r}"
+    kinds = [model["object"] for model in listed["data"]]
+    assert kinds == ["model"] * len(kinds), f"the models' objects are {kinds}"
+
+
+@checks("models.exact")
+def test_exact_shape(golden: Goldens, target: Target) -> None:
+    golden.check("models/shape-list", target.get("/v1/models"), Kind.SHAPE)
 
 
 @checks("models.one")
-def test_one(target: Target) -> None:
+def test_one(target: Target, some_endpoint: Endpoint) -> None:
     listed = target.get("/v1/models").expect(200).object.get("data")
     assert isinstance(listed, list), f"data is {listed!r}"
     names = [model.get("id") for model in listed]
     assert names == [target.model], f"the list holds {names}"
-    target.ask(COMPLETIONS, model=names[0]).expect(200)
+    target.ask(some_endpoint, model=names[0]).expect(200)
 
 
 @checks("models.printed")

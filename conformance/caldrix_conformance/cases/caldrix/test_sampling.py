@@ -6,6 +6,7 @@ any temperature, and one that spreads must at some seed give another.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -70,8 +71,8 @@ def expect_greedy(seen: str, greedy: str) -> None:
     ("field", "value"),
     [row(clause(f, "takes"), f, value) for f, values in TAKEN.items() for value in values],
 )
-def test_taken(target: Target, field: str, value: object) -> None:
-    target.ask(COMPLETIONS, prompt="Hi", **{field: value}).expect(200)
+def test_taken(text: Ask, field: str, value: object) -> None:
+    text(max_tokens=1, **{field: value})
 
 
 @pytest.mark.parametrize(
@@ -84,11 +85,11 @@ def test_refused(target: Target, endpoint: Endpoint, field: str, value: object) 
 
 
 @checks("sampling.temperature.refuses")
-def test_infinite_temperature(target: Target) -> None:
+def test_infinite_temperature(target: Target, some_endpoint: Endpoint) -> None:
     """1e999 is JSON, but no finite 64-bit float."""
-    body = f'{{"model": "{target.model}", "prompt": "Hi", "max_tokens": 1, "temperature": 1e999}}'
+    body = json.dumps(target.body(some_endpoint, {"temperature": 999})).replace("999", "1e999")
     headers = {"Content-Type": "application/json"}
-    answer = target.send("POST", COMPLETIONS.path, content=body.encode(), headers=headers)
+    answer = target.send("POST", some_endpoint.path, content=body.encode(), headers=headers)
     answer.expect_refusal("temperature")
 
 
@@ -98,13 +99,13 @@ def test_printed(golden: Goldens) -> None:
 
 
 @checks("sampling.default.greedy")
-def test_default(target: Target, greedy: str) -> None:
+def test_default(text: Ask, greedy: str) -> None:
     for _ in range(2):
         expect_greedy(text(temperature=ABSENT), greedy)
 
 
 @checks("sampling.default.null")
-def test_null(target: Target) -> None:
+def test_null(text: Ask) -> None:
     # A server may have been started with defaults of its own: what counts is that null is absent.
     absent = text(temperature=ABSENT, seed=3)
     nulls = dict.fromkeys(TAKEN, None) | {"seed": 3}
@@ -122,42 +123,43 @@ ONLY_THE_BEST = [
 
 
 @pytest.mark.parametrize("fields", ONLY_THE_BEST)
-def test_only_the_best(target: Target, greedy: str, fields: dict[str, Any]) -> None:
+def test_only_the_best(text: Ask, greedy: str, fields: dict[str, Any]) -> None:
     expect_greedy(text(**fields), greedy)
 
 
 @checks("sampling.temperature.spreads")
-def test_spreads(target: Target) -> None:
+def test_spreads(text: Ask) -> None:
     texts = {text(temperature=HOT, seed=seed) for seed in range(DRAWS)}
     assert len(texts) > 1, f"{DRAWS} seeds all give {texts}"
 
 
 @checks("sampling.repetition-penalty.acts")
-def test_penalty(target: Target) -> None:
+def test_penalty(target: Target, some_endpoint: Endpoint) -> None:
     def repeating(**fields: Any) -> str:
-        prompt = "la la la la la la la la la la"
-        return target.completions(prompt=prompt, max_tokens=8, **fields).text
+        prompt = some_endpoint.prompt("la la la la la la la la la la")
+        return target.complete(some_endpoint, **prompt, max_tokens=8, **fields).text
 
     plain, penalized = repeating(), repeating(repetition_penalty=3)
     assert plain != penalized, f"{plain!r} with a penalty of 3 and without"
 
 
 @checks("sampling.seed.same")
-def test_same_seed(target: Target) -> None:
+def test_same_seed(text: Ask) -> None:
     first, second = (text(temperature=HOT, seed=7) for _ in range(2))
     assert first == second, f"seed 7 gives {first!r} and {second!r}"
 
 
 @checks("sampling.seed.streamed")
-def test_streamed_seed(target: Target) -> None:
-    seen = target.stream(COMPLETIONS, prompt=PROMPT, max_tokens=8, temperature=HOT, seed=7).text
+def test_streamed_seed(target: Target, text: Ask, some_endpoint: Endpoint) -> None:
+    prompt = some_endpoint.prompt(PROMPT)
+    seen = target.stream(some_endpoint, **prompt, max_tokens=8, temperature=HOT, seed=7).text
     wanted = text(temperature=HOT, seed=7)
     assert seen == wanted, f"seed 7 streamed {seen!r}, gave {wanted!r}"
 
 
 @checks("sampling.seed.fresh")
 @pytest.mark.parametrize("seed", [ABSENT, -1, None])
-def test_fresh_seed(target: Target, seed: object) -> None:
+def test_fresh_seed(text: Ask, seed: object) -> None:
     first = text(temperature=HOT, seed=seed)
     for _ in range(DRAWS - 1):
         if text(temperature=HOT, seed=seed) != first:
@@ -168,10 +170,8 @@ def test_fresh_seed(target: Target, seed: object) -> None:
 @checks("sampling.endpoints")
 @both_endpoints
 def test_endpoints(target: Target, endpoint: Endpoint) -> None:
-    prompt = {CHAT: CHAT.prompt("Tell me a story."), COMPLETIONS: {"prompt": PROMPT}}[endpoint]
-
     def ask(**fields: Any) -> str:
-        return target.complete(endpoint, **prompt, max_tokens=8, **fields).text
+        return target.complete(endpoint, **endpoint.prompt(PROMPT), max_tokens=8, **fields).text
 
     greedy = ask()
     texts = [ask(temperature=HOT, seed=seed) for seed in range(1, DRAWS)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 
 import pytest
 
-from caldrix_conformance.endpoints import COMPLETIONS
+from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
 from caldrix_conformance.marks import checks, row
 from caldrix_conformance.raw import read_answer, request_bytes
 from caldrix_conformance.target import ABSENT, Target
@@ -22,8 +23,10 @@ FREE_WITHIN = 20.0
         row("server.key.any", {"Authorization": "Bearer sk-no-key-needed"}),
     ],
 )
-def test_key(target: Target, headers: dict[str, str]) -> None:
-    target.get("/v1/models", **headers).expect(200)
+def test_key(target: Target, some_endpoint: Endpoint, headers: dict[str, str]) -> None:
+    body = json.dumps(target.body(some_endpoint, {})).encode()
+    headers = {"Content-Type": "application/json", **headers}
+    target.send("POST", some_endpoint.path, content=body, headers=headers).expect(200)
 
 
 @checks("server.host.foreign")

@@ -137,7 +137,7 @@ def test_taken(target: Target, stop: object) -> None:
     target.ask(CHAT, stop=stop).expect(200)
 
 
-REFUSED = {
+REFUSED: dict[str, list[Any]] = {
     "chat.stop.five": [list("abcde")],
     "chat.stop.too-long": ["x" * 257, ["ok", "é" * 129]],
     "chat.stop.empty": ["", ["ok", ""]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from caldrix_conformance.endpoints import CHAT
 from caldrix_conformance.events import parse_events
 from caldrix_conformance.goldens import Goldens, Kind
 from caldrix_conformance.marks import checks, row
+from caldrix_conformance.shapes import CHAT_CHUNK, expect_shape
 from caldrix_conformance.target import Target
 
 
@@ -41,7 +43,13 @@ def test_done(chat_stream: Streamed) -> None:
 
 
 @checks("streaming.chunk.shape")
-def test_shape(golden: Goldens, target: Target) -> None:
+def test_shape(chat_stream: Streamed) -> None:
+    for chunk in chat_stream.chunks:
+        expect_shape(chunk, CHAT_CHUNK, "a chunk")
+
+
+@checks("streaming.chunk.exact")
+def test_exact_shape(golden: Goldens, target: Target) -> None:
     golden.check("streaming/shape-chunks", target.stream(CHAT, max_tokens=4).answer, Kind.SHAPE)
 
 
@@ -147,11 +155,13 @@ def test_stream_false(target: Target) -> None:
     target.chat(stream=False)
 
 
+STREAM_VALUES: tuple[Any, ...] = ("true", 1, [])
+OPTIONS: tuple[Any, ...] = ("usage", 1, [])
 REFUSALS = [
-    *(row("streaming.field.type", {"stream": value}, "stream") for value in ("true", 1, [])),
+    *(row("streaming.field.type", {"stream": value}, "stream") for value in STREAM_VALUES),
     *(
         row("streaming.options.type", {"stream": True, "stream_options": value}, "stream_options")
-        for value in ("usage", 1, [])
+        for value in OPTIONS
     ),
     row("streaming.options.alone", {"stream_options": {"include_usage": True}}, "stream_options"),
 ]

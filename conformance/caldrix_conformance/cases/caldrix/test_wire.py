@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -10,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from caldrix_conformance.answers import Answer, Streamed
-from caldrix_conformance.endpoints import COMPLETIONS
+from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.marks import checks
 from caldrix_conformance.raw import is_closed, read_answer, request_bytes
 from caldrix_conformance.target import Target
@@ -21,11 +21,17 @@ CLOSES_WITHIN = 10.0
 
 
 @pytest.fixture(scope="session")
-def texts(chat_answer: Answer, chat_usage_stream: Streamed, target: Target) -> list[str]:
-    """JSON texts as they came: an answer, chunks, an error, the list of models."""
-    whole = (chat_answer, target.ask(COMPLETIONS, top_p=2), target.get("/v1/models"))
-    events = (event.data for event in chat_usage_stream.events if event.data != "[DONE]")
-    return [*(answer.body.decode() for answer in whole), *events]
+def texts(target: Target, some_endpoint: Endpoint) -> list[str]:
+    """JSON texts as they came: an answer, an error, the list of models, chunks."""
+    answers = (
+        target.ask(some_endpoint, max_tokens=3),
+        target.ask(some_endpoint, top_p=2),
+        target.get("/v1/models"),
+    )
+    options = {"include_usage": True}
+    events = target.stream(some_endpoint, max_tokens=3, stream_options=options).events
+    chunks = (event.data for event in events if event.data != "[DONE]")
+    return [*(answer.body.decode() for answer in answers), *chunks]
 
 
 def unsorted_objects(text: str) -> Iterator[list[str]]:
@@ -78,17 +84,17 @@ def test_close(target: Target) -> None:
 
 
 @checks("wire.request.chunked")
-def test_chunked(target: Target) -> None:
-    body = json.dumps(target.body(COMPLETIONS, {})).encode()
+def test_chunked(target: Target, some_endpoint: Endpoint) -> None:
+    body = json.dumps(target.body(some_endpoint, {})).encode()
     pieces = (body[start : start + 10] for start in range(0, len(body), 10))
     headers = {"Content-Type": "application/json"}
-    target.send("POST", COMPLETIONS.path, content=pieces, headers=headers).expect(200)
+    target.send("POST", some_endpoint.path, content=pieces, headers=headers).expect(200)
 
 
 @checks("wire.request.pieces")
-def test_pieces(target: Target) -> None:
-    value = target.body(COMPLETIONS, {})
-    request = request_bytes("POST", COMPLETIONS.path, target.host_header, value)
+def test_pieces(target: Target, some_endpoint: Endpoint) -> None:
+    value = target.body(some_endpoint, {})
+    request = request_bytes("POST", some_endpoint.path, target.host_header, value)
     with target.socket() as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(request), 40):
@@ -113,8 +119,12 @@ def test_websocket(target: Target) -> None:
         connection.sendall(upgrade + b"x")
         # Whatever it answers is its own affair; it must be there afterwards.
         connection.settimeout(2)
-        try:
+        with contextlib.suppress(TimeoutError, ConnectionError):
             connection.recv(65536)
-        except (TimeoutError, ConnectionError):
-            pass
     target.get("/v1/models").expect(200)
+
+
+@checks("wire.media-type")
+def test_media_type(target: Target, some_endpoint: Endpoint) -> None:
+    seen = target.ask(some_endpoint).expect(200).headers.get("content-type", "")
+    assert seen.partition(";")[0].strip() == "application/json", f"content-type is {seen!r}"

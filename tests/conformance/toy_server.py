@@ -1,0 +1,336 @@
+"""A small server that keeps every clause of the contract, made to be broken one way at a time."""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from attrs import define, field, frozen
+
+from tests.conformance import toy_model, toy_rules
+from tests.conformance.toy_model import END, TOKENS, Prompt, Sampling
+from tests.conformance.toy_rules import Refused, Rule
+
+MODEL = "Qwen/Qwen3-0.6B"
+MOST_BYTES = 4 * 1024 * 1024
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+Json = dict[str, Any]
+
+
+@frozen
+class Part:
+    """What one token adds: the ids since the last part, and the text that may be sent."""
+
+    text: str
+    ids: list[int]
+
+
+@define
+class Toy:
+    """The server's behaviour; a fault is a subclass that overrides one of these."""
+
+    rules: dict[str, Rule] = field(factory=lambda: dict(toy_rules.FIELDS))
+    numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
+
+    def check(self, path: str, body: Json) -> None:
+        if not isinstance(body.get("model"), str):
+            raise Refused(400, "no model", "model")
+        self.check_model(body["model"])
+        other = "prompt" if path == CHAT else "messages"
+        if other in body:
+            raise Refused(400, "not here", other)
+        toy_rules.check_fields(body, self.rules)
+
+    def check_model(self, name: str) -> None:
+        if name != MODEL:
+            raise Refused(400, f"{MODEL} is served, not {name}", "model")
+
+    def prompt(self, path: str, body: Json) -> Prompt:
+        if path == CHAT:
+            texts = self.messages(body)
+            prompt = Prompt.of_text("\n".join(texts), template=10)
+        else:
+            given = toy_rules.read_prompt(body, len(TOKENS))
+            prompt = Prompt.of_text(given) if isinstance(given, str) else Prompt(tuple(given))
+        return self.fit(prompt, "messages" if path == CHAT else "prompt")
+
+    def messages(self, body: Json) -> list[str]:
+        return toy_rules.read_messages(body)
+
+    def fit(self, prompt: Prompt, param: str) -> Prompt:
+        if prompt.tokens >= toy_model.CONTEXT:
+            raise Refused(400, f"{prompt.tokens} tokens, {toy_model.CONTEXT} fit", param)
+        return prompt
+
+    def sampling(self, body: Json) -> Sampling:
+        names = ("temperature", "top_p", "min_p", "repetition_penalty")
+        given = {name: body[name] for name in names if body.get(name) is not None}
+        seed = body.get("seed")
+        top_k = max(body.get("top_k") or 0, 0)
+        return Sampling(**given, top_k=top_k, seed=None if seed == -1 else seed)
+
+    def cap(self, body: Json) -> int:
+        return body.get("max_tokens") or body.get("max_completion_tokens") or 300
+
+    def stops(self, body: Json) -> list[str]:
+        stop = body.get("stop") or []
+        return [stop] if isinstance(stop, str) else stop
+
+    def parts(self, prompt: Prompt, body: Json) -> Iterator[Part | str]:
+        """The parts of an answer, and last its finish_reason."""
+        stops, cap = self.stops(body), self.cap(body)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        sent = text = ""
+        ids: list[int] = []
+        for count, token in enumerate(toy_model.generate(prompt, self.sampling(body)), 1):
+            if token == END and not body.get("ignore_eos"):
+                break
+            ids.append(token)
+            text += self.decode(decoder, token)
+            found = [text.index(stop) for stop in stops if stop in text]
+            ready = text[: min(found)] if found else self.ready(text, stops)
+            if ready != sent or found:
+                yield Part(ready[len(sent) :], ids)
+                sent, ids = ready, []
+            if found:
+                yield "stop"
+                return
+            if count == cap:
+                yield Part(self.tail(text, sent), ids)
+                yield self.reason_at_cap()
+                return
+        yield Part(self.tail(text, sent), ids)
+        yield "stop"
+
+    def decode(self, decoder: codecs.IncrementalDecoder, token: int) -> str:
+        return decoder.decode(TOKENS[token])
+
+    def ready(self, text: str, stops: list[str]) -> str:
+        """``text`` without a tail that may become a stop."""
+        held = [n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])]
+        return text[: len(text) - max(held, default=0)]
+
+    def tail(self, text: str, sent: str) -> str:
+        return text[len(sent) :]
+
+    def reason_at_cap(self) -> str:
+        return "length"
+
+    def frame(self, path: str, kind: str) -> Json:
+        prefix = "chatcmpl" if path == CHAT else "cmpl"
+        return {
+            "created": int(time.time()),
+            "id": f"{prefix}-{next(self.numbers)}",
+            "model": MODEL,
+            "object": kind,
+        }
+
+    def usage(self, prompt: Prompt, ids: list[int]) -> Json:
+        return {
+            "completion_tokens": len(ids),
+            "prompt_tokens": prompt.tokens,
+            "total_tokens": prompt.tokens + len(ids),
+        }
+
+    def whole(self, path: str, body: Json) -> Json:
+        prompt = self.prompt(path, body)
+        *parts, reason = self.parts(prompt, body)
+        text = "".join(part.text for part in parts if isinstance(part, Part))
+        ids = [token for part in parts if isinstance(part, Part) for token in part.ids]
+        choice: Json = {"finish_reason": reason, "index": 0}
+        if path == CHAT:
+            choice["message"] = {"content": text, "role": "assistant"}
+        else:
+            choice["text"] = text
+        if body.get("return_token_ids"):
+            choice["token_ids"] = ids
+        frame = self.frame(path, "chat.completion" if path == CHAT else "text_completion")
+        return {"choices": [choice], **frame, "usage": self.usage(prompt, ids)}
+
+    def events(self, path: str, body: Json) -> Iterator[str]:
+        prompt = self.prompt(path, body)
+        kind = "chat.completion.chunk" if path == CHAT else "text_completion"
+        frame = self.frame(path, kind)
+        made: list[int] = []
+        pending: list[int] = []
+        for part in self.parts(prompt, body):
+            if isinstance(part, Part):
+                made += part.ids
+                pending += part.ids
+                if not part.text:
+                    continue
+            text, reason = (part.text, None) if isinstance(part, Part) else ("", part)
+            yield self.encode({**frame, "choices": [self.chunk(path, text, reason, pending, body)]})
+            pending = []
+        if (body.get("stream_options") or {}).get("include_usage"):
+            yield self.encode({**frame, "choices": [], "usage": self.usage(prompt, made)})
+        yield "[DONE]"
+
+    def chunk(self, path: str, text: str, reason: str | None, ids: list[int], body: Json) -> Json:
+        choice: Json = {"finish_reason": reason, "index": 0}
+        if path == CHAT:
+            choice["delta"] = {"content": text} if text else {}
+        else:
+            choice["text"] = text
+        return choice | ({"token_ids": ids} if body.get("return_token_ids") else {})
+
+    def encode(self, value: Any) -> str:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def error(self, refused: Refused) -> Any:
+        return {
+            "error": {
+                "code": None,
+                "message": refused.message,
+                "param": refused.param,
+                "type": "invalid_request_error",
+            }
+        }
+
+    def status(self, refused: Refused) -> int:
+        return refused.status
+
+    def read(self, content_type: str, raw: bytes) -> Json:
+        if content_type != "application/json":
+            raise Refused(400, "send JSON")
+        try:
+            body = json.loads(raw, object_pairs_hook=_no_twins, parse_constant=_no_constants)
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, f"no JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise Refused(400, "no object")
+        if re.search("[\ud800-\udfff]", json.dumps(body, ensure_ascii=False)):
+            raise Refused(400, "half a surrogate pair")
+        return body
+
+    def check_host(self, host: str) -> None:
+        if host.partition(":")[0] not in ("127.0.0.1", "localhost"):
+            raise Refused(403, "another host")
+
+    def get(self, path: str) -> Json | str:
+        if path in ("/health", "/healthz"):
+            return "ok"
+        if path == "/v1/models":
+            model = {"id": MODEL, "object": "model", "owned_by": "inferno"}
+            return {"data": [model], "object": "list"}
+        raise Refused(405 if path in (CHAT, COMPLETIONS) else 404, "not here")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> Json:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key twice")
+    return dict(pairs)
+
+
+def _no_constants(name: str) -> None:
+    raise ValueError(name)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    toy: Toy
+    disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
+        try:
+            self.toy.check_host(self.headers["Host"])
+            answer = self.toy.get(self.path)
+        except Refused as refused:
+            return self.refuse(refused)
+        if isinstance(answer, str):
+            return self.answer(200, answer, "text/plain")
+        return self.answer(200, self.toy.encode(answer))
+
+    def do_POST(self) -> None:  # noqa: N802 - the name is http.server's
+        try:
+            raw = self.body()
+            self.toy.check_host(self.headers["Host"])
+            body = self.toy.read(self.headers.get("Content-Type", ""), raw)
+            self.toy.check(self.path, body)
+            if body.get("stream"):
+                # The first event before the status: a refusal is no event.
+                events = self.toy.events(self.path, body)
+                return self.stream(itertools.chain([next(events)], events))
+            answer = self.toy.whole(self.path, body)
+        except Refused as refused:
+            return self.refuse(refused)
+        return self.answer(200, self.toy.encode(answer))
+
+    def body(self) -> bytes:
+        if "Content-Length" in self.headers:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+        else:
+            raw = b"".join(self.chunks())
+        if len(raw) > MOST_BYTES:
+            raise Refused(413, "too large")
+        return raw
+
+    def chunks(self) -> Iterator[bytes]:
+        while size := int(self.rfile.readline(), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+
+    def refuse(self, refused: Refused) -> None:
+        headers = {"Allow": "POST"} if refused.status == 405 else {}
+        text = self.toy.encode(self.toy.error(refused))
+        self.answer(self.toy.status(refused), text, headers=headers)
+
+    def answer(
+        self,
+        status: int,
+        text: str,
+        media_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", media_type)
+        self.send_header("Content-Length", str(len(text.encode())))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def stream(self, events: Iterator[str]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        try:
+            for event in events:
+                self.wfile.write(f"data: {event}\n\n".encode())
+        except ConnectionError:
+            self.close_connection = True
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves is no news."""
+
+
+@contextmanager
+def serving(toy: Toy) -> Iterator[str]:
+    """Serve ``toy`` on a loopback port; gives its URL."""
+    handler = type("Handler", (_Handler,), {"toy": toy})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

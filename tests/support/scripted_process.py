@@ -1,0 +1,43 @@
+"""`caldrix serve` on a scripted model, to be run as a process of its own and sent signals.
+
+python -m tests.support.scripted_process FLAG... : the command's own flags.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+from cyclopts import App
+
+from caldrix.cli.serve import serve
+from caldrix.models.loading import TextModel
+from caldrix.models.program import ProgramBuilder
+from caldrix.text.template import ChatTemplate
+from tests.support import miniature
+from tests.support.serving import never_ends
+
+
+@contextmanager
+def scripted_model(
+    path: Path, *, context: int | None, rows: int, **options: object
+) -> Iterator[TextModel]:
+    """Stands in for load_model: a model that never ends."""
+    vocab_size = miniature.tokenizer().vocab_size
+    builder = ProgramBuilder("scripted", vocab_size=vocab_size, max_context=10**6)
+    yield TextModel(
+        tokenizer=miniature.tokenizer(),
+        template=ChatTemplate(miniature.CHATML, "", miniature.END),
+        program=builder.logits(builder.embed("embedding", 1), "embedding"),
+        executor=never_ends(),
+        context=10**6 if context is None else context,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    with mock.patch("caldrix.cli.serve.load_model", scripted_model):
+        sys.exit(App(default_command=serve)(result_action="return_value"))
