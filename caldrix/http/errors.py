@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, QueueFull
 from caldrix.errors import CaldrixError
 from caldrix.http.encoding import encode_json
-from caldrix.text.errors import TemplateError
+from caldrix.text.errors import InvalidText, TemplateError
 
 _STATUSES: Mapping[type[CaldrixError], int] = {
     PromptTooLong: 400,
     TemplateError: 400,
+    InvalidText: 400,
     QueueFull: 429,
     EngineFailed: 500,
     EngineUnavailable: 503,

@@ -89,7 +89,9 @@ def first_difference(stored: Any, seen: Any, path: str = "") -> str | None:
             if difference is not None:
                 return difference
         return None
-    if isinstance(stored, list) and isinstance(seen, list) and len(stored) == len(seen):
+    if isinstance(stored, list) and isinstance(seen, list):
+        if len(stored) != len(seen):
+            return f"{path} has {len(seen)} items, in the golden {len(stored)}"
         pairs = enumerate(zip(stored, seen, strict=True))
         found = (first_difference(one, other, f"{path}[{i}]") for i, (one, other) in pairs)
         return next((difference for difference in found if difference is not None), None)

@@ -24,7 +24,9 @@ SCRIPTS = {
     "What is the capital of France?": (15, _THINKING),
     "The capital of France is": (5, _RIVIERA),
 }
-_WORDS = "lamp river seven stone cloud wolf paper north glass winter onion kettle moth train".split()
+_WORDS = (
+    "lamp river seven stone cloud wolf paper north glass winter onion kettle moth train".split()
+)
 _WORDS += "plum harbour violet anchor ladder copper saddle thimble walnut canyon marble fox".split()
 
 TOKENS: list[bytes] = [b"", b"\xf0\x9f", b"\x99\x82"]

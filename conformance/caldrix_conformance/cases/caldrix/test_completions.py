@@ -13,6 +13,8 @@ from caldrix_conformance.marks import checks, row
 from caldrix_conformance.shapes import TEXT_ANSWER, TEXT_CHUNK, expect_shape
 from caldrix_conformance.target import ABSENT, Target
 
+COUNTING = "One, two, three,"
+"""What every model goes on with, so that some text is there to be seen."""
 BEYOND_ANY_VOCABULARY = 2**31 - 1
 
 
@@ -23,7 +25,7 @@ def test_shape(text_answer: Answer) -> None:
 
 @checks("completions.response.exact")
 def test_exact_shape(golden: Goldens, target: Target) -> None:
-    answer = target.ask(COMPLETIONS, max_tokens=4)
+    answer = target.ask(COMPLETIONS, prompt=COUNTING, max_tokens=4)
     golden.check("completions/shape-answer", answer, Kind.SHAPE)
 
 
@@ -102,7 +104,7 @@ def test_id_range(target: Target, token_id: int) -> None:
 @pytest.fixture(scope="session")
 def some_ids(target: Target) -> list[int]:
     """Token ids of an ordinary text: those of an answer."""
-    answer = target.completions(prompt="One, two,", max_tokens=5, return_token_ids=True)
+    answer = target.completions(prompt=COUNTING, max_tokens=5, return_token_ids=True)
     assert answer.token_ids, f"no token_ids: {answer.body}"
     return list(answer.token_ids)
 
@@ -163,7 +165,7 @@ def test_chunk(text_stream: Streamed) -> None:
 
 @checks("completions.streaming.exact")
 def test_exact_chunk(golden: Goldens, target: Target) -> None:
-    stream = target.stream(COMPLETIONS, max_tokens=4)
+    stream = target.stream(COMPLETIONS, prompt=COUNTING, max_tokens=4)
     golden.check("completions/shape-chunks", stream.answer, Kind.SHAPE)
 
 

@@ -23,13 +23,14 @@ CLOSES_WITHIN = 10.0
 @pytest.fixture(scope="session")
 def texts(target: Target, some_endpoint: Endpoint) -> list[str]:
     """JSON texts as they came: an answer, an error, the list of models, chunks."""
+    prompt = some_endpoint.prompt("One, two, three,")
     answers = (
-        target.ask(some_endpoint, max_tokens=3),
+        target.ask(some_endpoint, **prompt, max_tokens=3),
         target.ask(some_endpoint, top_p=2),
         target.get("/v1/models"),
     )
     options = {"include_usage": True}
-    events = target.stream(some_endpoint, max_tokens=3, stream_options=options).events
+    events = target.stream(some_endpoint, **prompt, max_tokens=3, stream_options=options).events
     chunks = (event.data for event in events if event.data != "[DONE]")
     return [*(answer.body.decode() for answer in answers), *chunks]
 
