@@ -44,6 +44,8 @@ def attend(queries: Float32, cache: CacheArrays, row: int, start: int) -> Float3
     """
     tokens = len(queries)
     kv_heads, head_dim = cache.keys.shape[1], cache.keys.shape[3]
+    if tokens == 1:
+        return _attend_one(queries.reshape(kv_heads, -1, head_dim), cache, row, start)
     heads = queries.shape[1] // head_dim
     out = np.empty(queries.shape, np.float32)
     most = max(1, _SCORES_AT_A_TIME // (heads * (start + tokens)))
@@ -56,6 +58,17 @@ def attend(queries: Float32, cache: CacheArrays, row: int, start: int) -> Float3
     return out
 
 
+def _attend_one(queries: Float32, cache: CacheArrays, row: int, position: int) -> Float32:
+    """For one token's queries ``[kv_heads, group, dim]``: ``[1, heads * dim]``."""
+    seen = 0 if cache.window is None else max(0, position + 1 - cache.window)
+    scores = queries @ cache.keys[row, :, seen : position + 1].swapaxes(1, 2)
+    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)
+    attended: Float32 = weights @ cache.values[row, :, seen : position + 1]
+    attended /= np.add.reduce(weights, axis=-1, keepdims=True)
+    return attended.reshape(1, -1)
+
+
 def _attend_block(queries: Float32, cache: CacheArrays, row: int, start: int) -> Float32:
     """For ``[kv_heads, group, tokens, dim]`` queries: ``[tokens, kv_heads, group, dim]``."""
     kv_heads, group, tokens, head_dim = queries.shape
@@ -64,12 +77,11 @@ def _attend_block(queries: Float32, cache: CacheArrays, row: int, start: int) ->
     keys, values = cache.keys[row, :, seen:end], cache.values[row, :, seen:end]
     flat = queries.reshape(kv_heads, group * tokens, head_dim)
     scores = (flat @ keys.swapaxes(1, 2)).reshape(kv_heads, group, tokens, end - seen)
-    if tokens > 1:
-        position, key = np.arange(start, end)[:, None], np.arange(seen, end)
-        hidden = key > position
-        if cache.window is not None:
-            hidden |= key <= position - cache.window
-        scores[..., hidden] = -np.inf
+    position, key = np.arange(start, end)[:, None], np.arange(seen, end)
+    hidden = key > position
+    if cache.window is not None:
+        hidden |= key <= position - cache.window
+    scores[..., hidden] = -np.inf
     scores -= scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores, out=scores)
     weights /= weights.sum(axis=-1, keepdims=True)

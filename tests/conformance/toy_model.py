@@ -24,14 +24,14 @@ SCRIPTS = {
     "What is the capital of France?": (15, _THINKING),
     "The capital of France is": (5, _RIVIERA),
 }
-_WORDS = (
-    "lamp river seven stone cloud wolf paper north glass winter onion kettle moth train".split()
-)
-_WORDS += "plum harbour violet anchor ladder copper saddle thimble walnut canyon marble fox".split()
+_WORDS = """
+lamp river seven stone cloud wolf paper north glass winter onion kettle moth train plum harbour
+violet anchor ladder copper saddle thimble walnut canyon marble fox
+"""
 
 TOKENS: list[bytes] = [b"", b"\xf0\x9f", b"\x99\x82"]
 TOKENS += sorted({text.encode() for _, script in SCRIPTS.values() for text in script})
-TOKENS += [f" {word}".encode() for word in _WORDS]
+TOKENS += [f" {word}".encode() for word in _WORDS.split()]
 
 CONTEXT = 4000
 EMOJI = "🙂"

@@ -243,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
+    def do_GET(self) -> None:
         try:
             self.toy.check_host(self.headers["Host"])
             answer = self.toy.get(self.path)
@@ -253,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(200, answer, "text/plain")
         return self.answer(200, self.toy.encode(answer))
 
-    def do_POST(self) -> None:  # noqa: N802 - the name is http.server's
+    def do_POST(self) -> None:
         try:
             raw = self.body()
             self.toy.check_host(self.headers["Host"])
