@@ -32,6 +32,10 @@ conformance *arguments:
 goldens *arguments:
     {{ bin }}/caldrix conformance --write-goldens {{ arguments }}
 
+# Show the clauses added, changed and removed since a revision
+spec-diff *arguments:
+    {{ python }} -m caldrix_conformance.spec_diff {{ arguments }}
+
 # Time this installation: prefill, decode
 bench *arguments:
     {{ python }} -m tests.benchmarks.bench {{ arguments }}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 from attrs import evolve
 from cyclopts import Parameter
@@ -96,7 +96,7 @@ def _own_server() -> Iterator[str]:
                 server.kill()
 
 
-def _address(lines: IO[str]) -> str:
+def _address(lines: Iterable[str]) -> str:
     """The address in what a server prints once it is ready. Raises ServerNotStarted without one."""
     for line in lines:
         name, _, value = line.strip().partition(" ")

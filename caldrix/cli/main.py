@@ -45,7 +45,7 @@ def execute(arguments: Sequence[str]) -> int:
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
-        return _end(REFUSED, f"{error}; see `caldrix --help`")
+        return _end(REFUSED, f"{str(error).rstrip('.')}; see `caldrix --help`")
     except Refusal as error:
         return _end(REFUSED, str(error))
     except CaldrixError as error:

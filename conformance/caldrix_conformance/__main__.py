@@ -69,4 +69,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(app())
+    sys.exit(app(sys.argv[1:]))

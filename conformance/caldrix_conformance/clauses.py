@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 from cattrs import BaseValidationError, Converter, transform_error
+from cattrs.v import format_exception
 
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.errors import SpecError
@@ -105,6 +106,11 @@ def _text(value: Any, _: type[str]) -> str:
     return value
 
 
+def _explain(error: BaseException, type_: type[Any] | None) -> str:
+    # Where a value is wrong cattrs says no more than that; the error itself says how.
+    return str(error) if isinstance(error, ValueError) else format_exception(error, type_)
+
+
 def load_spec(directory: Path) -> Spec:
     """Read the clauses of the contract whose files are in ``directory``.
 
@@ -128,7 +134,9 @@ def _read_area(path: Path) -> Iterator[Clause]:
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path.name}: not TOML: {error}") from error
     except BaseValidationError as error:
-        raise SpecError(f"{path.name}: {'; '.join(transform_error(error))}") from error
+        raise SpecError(
+            f"{path.name}: {'; '.join(transform_error(error, format_exception=_explain))}"
+        ) from error
     for clause in area.clause:
         if not _ID.fullmatch(clause.id):
             raise SpecError(f"{path.name}: {clause.id!r} is not an id like area.topic.detail")

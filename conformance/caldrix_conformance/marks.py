@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from caldrix_conformance.capabilities import Capability
-from caldrix_conformance.endpoints import ENDPOINTS
 
 MARK = "checks"
 NEEDS_MARK = "needs"
@@ -29,11 +27,6 @@ def needs(*capabilities: Capability) -> pytest.MarkDecorator:
     return pytest.mark.needs.with_args(*capabilities)
 
 
-def row(clause_id: str, *values: object) -> ParameterSet:
-    """One row of a parametrized case, judging one clause of its own."""
-    return pytest.param(*values, marks=checks(clause_id), id=clause_id)
-
-
 def clauses_of(item: pytest.Item) -> tuple[str, ...]:
     """The ids of the clauses that ``item`` judges, without repetition."""
     ids = (clause_id for mark in item.iter_markers(MARK) for clause_id in mark.args)
@@ -46,13 +39,3 @@ def needs_of(item: pytest.Item) -> frozenset[Capability]:
         capability for mark in item.iter_markers(NEEDS_MARK) for capability in mark.args
     )
     return frozenset(marked)
-
-
-both_endpoints = pytest.mark.parametrize(
-    "endpoint",
-    [
-        pytest.param(endpoint, marks=needs(endpoint.capability), id=endpoint.name)
-        for endpoint in ENDPOINTS
-    ],
-)
-"""A case that is run on each generating endpoint that the target has."""

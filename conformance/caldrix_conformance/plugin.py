@@ -195,7 +195,9 @@ def _outcome(call: pytest.CallInfo[None]) -> tuple[Status, str]:
     if isinstance(error, pytest.skip.Exception):
         return Status.UNSUPPORTED, str(error)
     if isinstance(error, AssertionError):
-        return Status.FAIL, str(error).partition("\n")[0]
+        # A check without words of its own is told by its source.
+        seen = str(error).partition("\n")[0] or str(call.excinfo.traceback[-1].statement)
+        return Status.FAIL, seen
     if isinstance(error, httpx2.RequestError | ConnectionError | TimeoutError):
         return Status.FAIL, f"no answer: {str(error) or type(error).__name__}"
     return Status.ERROR, f"{type(error).__name__}: {error}"

@@ -96,6 +96,8 @@ def _arguments(settings: Settings) -> list[str]:
         f"--rootdir={CASES}",
         f"--confcutdir={CASES}",
         "--continue-on-collection-errors",
+        # Every check says itself what it saw, so nothing is rewritten, nor cached beside the cases.
+        "--assert=plain",
         "--disable-plugin-autoload",
         *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:capture"),
         f"--target={settings.url}",

@@ -109,7 +109,7 @@ async def perform(running: Running, wanted: Ask) -> object:
     )
     protocol = h11.Connection(h11.CLIENT)
     status, received = 0, b""
-    async with await running.connect() as connection:
+    async with await trio.open_tcp_stream(*running.address) as connection:
         await connection.send_all(
             b"".join(
                 protocol.send(event) or b""

@@ -126,7 +126,9 @@ def read_prompt(body: Body, vocabulary: int) -> str | list[int]:
         return prompt
     if not isinstance(prompt, list) or not prompt:
         raise Refused(400, "no prompt", "prompt")
-    for i, token in enumerate(prompt):
-        if not is_integer(token) or not 0 <= token < vocabulary:
-            raise Refused(400, "no token id", f"prompt[{i}]")
+    if set(map(type, prompt)) != {int} or min(prompt) < 0 or max(prompt) >= vocabulary:
+        place = next(
+            i for i, t in enumerate(prompt) if not is_integer(t) or not 0 <= t < vocabulary
+        )
+        raise Refused(400, "no token id", f"prompt[{place}]")
     return prompt

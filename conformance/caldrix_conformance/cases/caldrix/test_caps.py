@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
-from caldrix_conformance.marks import checks, row
+from caldrix_conformance.marks import checks
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
 FIELDS = ("max_tokens", "max_completion_tokens")

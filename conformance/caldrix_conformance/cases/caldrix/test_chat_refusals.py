@@ -8,7 +8,8 @@ import pytest
 
 from caldrix_conformance.discovery import IMAGE_PART
 from caldrix_conformance.endpoints import CHAT
-from caldrix_conformance.marks import checks, row
+from caldrix_conformance.marks import checks
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
 USER = {"role": "user", "content": "Hi"}

@@ -9,8 +9,9 @@ import pytest
 from caldrix_conformance.answers import Answer, Completion, Streamed
 from caldrix_conformance.endpoints import COMPLETIONS
 from caldrix_conformance.goldens import Goldens, Kind
-from caldrix_conformance.marks import checks, row
+from caldrix_conformance.marks import checks
 from caldrix_conformance.shapes import TEXT_ANSWER, TEXT_CHUNK, expect_shape
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
 COUNTING = "One, two, three,"

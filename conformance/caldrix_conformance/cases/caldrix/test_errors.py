@@ -12,8 +12,9 @@ import pytest
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
-from caldrix_conformance.marks import both_endpoints, checks, row
+from caldrix_conformance.marks import checks
 from caldrix_conformance.raw import read_answer, request_bytes
+from caldrix_conformance.tables import both_endpoints, row
 from caldrix_conformance.target import ABSENT, Target
 
 HEADERS = {"Content-Type": "application/json"}

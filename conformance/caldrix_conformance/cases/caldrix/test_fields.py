@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from caldrix_conformance.endpoints import Endpoint
-from caldrix_conformance.marks import both_endpoints, checks
+from caldrix_conformance.marks import checks
+from caldrix_conformance.tables import both_endpoints
 from caldrix_conformance.target import Target
 
 

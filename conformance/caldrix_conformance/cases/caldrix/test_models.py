@@ -6,8 +6,9 @@ import pytest
 
 from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.goldens import Goldens, Kind
-from caldrix_conformance.marks import checks, row
+from caldrix_conformance.marks import checks
 from caldrix_conformance.shapes import MODEL_LIST, expect_shape
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.goldens import Goldens
-from caldrix_conformance.marks import both_endpoints, checks, row
+from caldrix_conformance.marks import checks
+from caldrix_conformance.tables import both_endpoints, row
 from caldrix_conformance.target import ABSENT, Target
 
 PROMPT = "Once upon a time"

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
-from caldrix_conformance.marks import checks, row
+from caldrix_conformance.marks import checks
 from caldrix_conformance.raw import read_answer, request_bytes
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
 FREE_WITHIN = 20.0

@@ -10,7 +10,8 @@ from attrs import frozen
 
 from caldrix_conformance.answers import Completion, Streamed
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
-from caldrix_conformance.marks import checks, row
+from caldrix_conformance.marks import checks
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 
 NEVER = "\N{SNOWMAN}never"
@@ -62,6 +63,13 @@ def split_stop(told: Told) -> str:
     raise AssertionError(f"no stop can be split over these pieces: {told.pieces}")
 
 
+def whole_stops(told: Told) -> list[str]:
+    """Two words of the text, the one that comes first last; it begins with neither."""
+    stops = [word for word in told.text.split()[1:] if not told.text.startswith(word)]
+    assert stops, f"no words in {told.text!r}"
+    return stops[:2][::-1]
+
+
 def until(text: str, *stops: str) -> str:
     """``text`` up to the first of ``stops``."""
     return text[: min(text.index(stop) for stop in stops if stop in text)]
@@ -73,19 +81,19 @@ def expect_text(answer: Completion, wanted: str, stops: object) -> None:
 
 @checks("chat.stop.string")
 def test_string(chat: Told) -> None:
-    stop = chat.text[5:9]
+    stop = whole_stops(chat)[-1]
     expect_text(chat.ask(stop=stop), until(chat.text, stop), stop)
 
 
 @checks("chat.stop.reason")
 def test_reason(chat: Told) -> None:
-    reason = chat.ask(stop=chat.text[5:9]).finish_reason
+    reason = chat.ask(stop=whole_stops(chat)[-1]).finish_reason
     assert reason == "stop", f"finish_reason is {reason!r}"
 
 
 @checks("chat.stop.several")
 def test_several(chat: Told) -> None:
-    stops = [NEVER, chat.text[12:16], chat.text[6:9], NEVER + "!"]
+    stops = [NEVER, *whole_stops(chat), NEVER + "!"]
     expect_text(chat.ask(stop=stops), until(chat.text, *stops), stops)
 
 
@@ -105,7 +113,7 @@ def test_completions(text: Told) -> None:
 
 @checks("completions.ignore-eos.stop")
 def test_ignoring_eos(text: Told) -> None:
-    stop = text.text[5:9]
+    stop = whole_stops(text)[-1]
     answer = text.ask(stop=stop, ignore_eos=True)
     expect_text(answer, until(text.text, stop), stop)
     assert answer.finish_reason == "stop", f"finish_reason is {answer.finish_reason!r}"

@@ -11,8 +11,9 @@ from caldrix_conformance.answers import Completion, Streamed
 from caldrix_conformance.endpoints import CHAT
 from caldrix_conformance.events import parse_events
 from caldrix_conformance.goldens import Goldens, Kind
-from caldrix_conformance.marks import checks, row
+from caldrix_conformance.marks import checks
 from caldrix_conformance.shapes import CHAT_CHUNK, expect_shape
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 
 

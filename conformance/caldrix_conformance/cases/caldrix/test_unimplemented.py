@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caldrix_conformance.endpoints import Endpoint
-from caldrix_conformance.marks import both_endpoints, row
+from caldrix_conformance.tables import both_endpoints, row
 from caldrix_conformance.target import Target
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

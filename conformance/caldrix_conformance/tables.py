@@ -1,0 +1,24 @@
+"""Rows of parametrized cases. Imported by cases alone: its marks exist only in the suite's runs."""
+
+from __future__ import annotations
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from caldrix_conformance.endpoints import ENDPOINTS
+from caldrix_conformance.marks import checks, needs
+
+
+def row(clause_id: str, *values: object) -> ParameterSet:
+    """One row of a parametrized case, judging one clause of its own."""
+    return pytest.param(*values, marks=checks(clause_id), id=clause_id)
+
+
+both_endpoints = pytest.mark.parametrize(
+    "endpoint",
+    [
+        pytest.param(endpoint, marks=needs(endpoint.capability), id=endpoint.name)
+        for endpoint in ENDPOINTS
+    ],
+)
+"""A case that is run on each generating endpoint that the target has."""
