@@ -140,7 +140,7 @@ class Engine:
     async def _step(self, work: list[Work]) -> None:
         try:
             tokens = await trio.to_thread.run_sync(self._compute, work, limiter=self._thread)
-        except Exception:  # noqa: BLE001  (whatever broke, the next requests deserve their chance)
+        except Exception:  # noqa: BLE001  # whatever broke, the next requests deserve their chance
             _log.exception("step_failed", sequences=len(work))
             for item in work:
                 if not item.sequence.ended:

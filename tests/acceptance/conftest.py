@@ -22,8 +22,8 @@ def caldrix_serve(*arguments: str) -> Iterator[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         matches = (_ADDRESS.match(line) for line in process.stdout)
         address = next((match[1] for match in matches if match), None)
         assert address is not None, "the server ended before it was ready"

@@ -37,7 +37,10 @@ class Speed:
 class Subject(Protocol):
     """A model that can be timed."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        ...
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Computes the tokens from position 0, with the last one's logits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -41,8 +41,8 @@ async def collect(
         return tokens, generation.finish_reason
 
 
-def run(test: Callable[[], object]) -> None:
-    trio.run(test)  # type: ignore[arg-type]  (an async function)
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    trio.run(test)
 
 
 def test_the_end_token_ends_and_is_not_handed_out() -> None:
@@ -78,11 +78,11 @@ def test_a_prompt_that_fills_the_context_is_refused_with_both_sizes() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_everyone_gets_their_own_answer(rows: int) -> None:
-    def echo(prompt: list[int], generated: list[int]) -> int:
+    def echo(prompt: Sequence[int], generated: Sequence[int]) -> int:
         return prompt[0] if len(generated) < prompt[0] else END
 
     async def test() -> None:
-        executor = ScriptedExecutor(echo, VOCAB)  # type: ignore[arg-type]  (lists are sequences)
+        executor = ScriptedExecutor(echo, VOCAB)
         answers: dict[int, object] = {}
 
         async def ask(number: int) -> None:

@@ -20,6 +20,7 @@ from caldrix.models.lane import LaneOptions, Slice
 from caldrix.models.registry import bind
 from caldrix.weights.checkpoint import open_checkpoint
 from caldrix_cpu.numpy_executor import NumpyExecutor, numpy_executor
+from tests.references.arrays import load_arrays
 from tests.references.real_prompts import PROMPTS, SAMPLED, SAMPLED_EACH_TOKEN
 
 DATA = Path(__file__).parents[1] / "references" / "data"
@@ -40,10 +41,8 @@ def model(request: Any) -> Iterator[tuple[str, NumpyExecutor]]:
 
 def test_logits_and_greedy_tokens_equal_the_references(model: tuple[str, NumpyExecutor]) -> None:
     name, executor = model
-    with np.load(DATA / "llama_cpp.npz") as stored:
-        llama_cpp = dict(stored)
-    with np.load(DATA / "dequantized.npz") as stored:
-        dequantized = dict(stored)
+    llama_cpp = load_arrays(DATA / "llama_cpp.npz")
+    dequantized = load_arrays(DATA / "dequantized.npz")
     compared = 0
     for number in range(len(PROMPTS[name])):
         key = f"{name}/{number}"

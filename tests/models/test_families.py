@@ -16,6 +16,7 @@ from caldrix.models.registry import bind
 from caldrix.weights.checkpoint import open_checkpoint
 from caldrix_cpu.numpy_executor import numpy_executor
 from tests.references import tiny
+from tests.references.arrays import load_arrays
 from tests.support.as_gguf import write_gguf
 
 REFERENCES = Path(__file__).parents[1] / "references" / "data" / "families.npz"
@@ -26,9 +27,7 @@ IN_GGUF = ["llama", "qwen2", "qwen3", "gemma3"]
 
 
 def reference(name: str) -> np.ndarray:
-    with np.load(REFERENCES) as stored:
-        logits: np.ndarray = stored[name]
-    return logits
+    return load_arrays(REFERENCES)[name]
 
 
 def logits_of(checkpoint: Path, cuts: tuple[int, ...] = ()) -> np.ndarray:

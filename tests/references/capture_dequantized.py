@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.references.arrays import load_arrays, save_arrays
 from tests.references.real_prompts import PROMPTS, SAMPLED_EACH_TOKEN
 
 DATA = Path(__file__).parent / "data"
 
 
 def main(smollm2: str, gemma3: str) -> Iterator[tuple[str, np.ndarray]]:
-    with np.load(DATA / "llama_cpp.npz") as stored:
-        captured = dict(stored)
+    captured = load_arrays(DATA / "llama_cpp.npz")
     for name, path in (("smollm2", Path(smollm2)), ("gemma3", Path(gemma3))):
         model = AutoModelForCausalLM.from_pretrained(
             path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
@@ -43,5 +43,5 @@ def main(smollm2: str, gemma3: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 if __name__ == "__main__":
-    np.savez_compressed(DATA / "dequantized.npz", **dict(main(*sys.argv[1:])))
+    save_arrays(DATA / "dequantized.npz", dict(main(*sys.argv[1:])))
     print("wrote dequantized.npz")

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.references import tiny
+from tests.references.arrays import save_arrays
 
 OUTPUT = Path(__file__).parent / "data" / "families.npz"
 
@@ -28,9 +29,10 @@ def capture(name: str) -> np.ndarray:
         )
         with torch.no_grad():
             logits = model(torch.tensor([tiny.PROMPT])).logits[0]
-    return logits[list(tiny.CHECKED_POSITIONS)].numpy()
+    checked: np.ndarray = logits[list(tiny.CHECKED_POSITIONS)].numpy()
+    return checked
 
 
 if __name__ == "__main__":
-    np.savez_compressed(OUTPUT, **{name: capture(name) for name in tiny.CONFIGS})
+    save_arrays(OUTPUT, {name: capture(name) for name in tiny.CONFIGS})
     print(f"wrote {OUTPUT.name}: {', '.join(tiny.CONFIGS)}")

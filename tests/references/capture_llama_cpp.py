@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from llama_cpp import Llama
 
+from tests.references.arrays import save_arrays
 from tests.references.real_prompts import NEW_TOKENS, PROMPTS, SAMPLED
 
 OUTPUT = Path(__file__).parent / "data" / "llama_cpp.npz"
@@ -56,5 +57,5 @@ def main(smollm2: str, gemma3: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 if __name__ == "__main__":
-    np.savez_compressed(OUTPUT, **dict(main(*sys.argv[1:])))
+    save_arrays(OUTPUT, dict(main(*sys.argv[1:])))
     print(f"wrote {OUTPUT.name}")

@@ -130,7 +130,8 @@ def weights(name: str) -> dict[str, np.ndarray]:
     gemma = config["model_type"] == "gemma3_text"
 
     def matrix(rows: int, columns: int) -> np.ndarray:
-        return (1.5 * random.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
+        values: np.ndarray = 1.5 * random.standard_normal((rows, columns)) / columns**0.5
+        return values.astype(np.float32)
 
     def norm(width: int) -> np.ndarray:
         centre = 0.0 if gemma else 1.0
