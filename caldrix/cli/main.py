@@ -7,21 +7,28 @@ on stderr in one line that says what to do.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from caldrix.cli import models
-from caldrix.cli.conformance import conformance
-from caldrix.cli.doctor import doctor
-from caldrix.cli.pull import pull
-from caldrix.cli.run import run
-from caldrix.cli.serve import serve
 from caldrix.errors import CaldrixError, Refusal
 
 FAILED = 1
 REFUSED = 2
+
+# By name, so that a command imports only what it needs; so its summary stands here too.
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": ("caldrix.cli.serve:serve", "Serve a model over HTTP, until Ctrl-C or SIGTERM."),
+    "run": ("caldrix.cli.run:run", "Answer one prompt with -p, or chat in the terminal."),
+    "pull": ("caldrix.cli.pull:pull", "Fetch a model into the cache and print where it is."),
+    "models": ("caldrix.cli.models:app", "What models are on this machine, and what they are."),
+    "doctor": ("caldrix.cli.doctor:doctor", "Show lanes, cores, CPU features, memory, the cache."),
+    "conformance": (
+        "caldrix.cli.conformance:conformance",
+        "Judge a server by the clauses of its contract, whoever wrote it.",
+    ),
+}
 
 
 def build_app() -> App:
@@ -32,9 +39,8 @@ def build_app() -> App:
         version=version("caldrix"),
         help_format="markdown",
     )
-    for command in (serve, run, pull, doctor, conformance):
-        app.command(command)
-    app.command(models.app)
+    for name, (target, summary) in _COMMANDS.items():
+        app.command(target, name=name, help=summary)
     return app
 
 

@@ -14,7 +14,7 @@ class Capability(Enum):
     """POST /v1/completions answers."""
     SAMPLING = "sampling"
     """The sampling fields are honoured."""
-    IDS = "token-ids"
+    TOKENS = "tokens"
     """Prompts may be token ids, and answers can carry them."""
     NO_TEMPLATE = "no-template"
     """The model has no chat template, as base models."""

@@ -30,7 +30,7 @@ def discover(target: Target, without: Set[Capability]) -> frozenset[Capability]:
     Only a plain sign counts as a lack: a route that isn't there, or a model that says it has no
     chat template. Whatever else goes wrong is for the cases to find.
     """
-    found = {Capability.SAMPLING, Capability.IDS}
+    found = {Capability.SAMPLING, Capability.TOKENS}
     chat = _try(target, CHAT)
     if chat is not None and _lacks_template(chat):
         found.add(Capability.NO_TEMPLATE)

@@ -177,6 +177,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(lacks(lacking))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Don't let a run that broke off pass for one that is done."""
+    if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+        session.config.stash[_RUN].ledger.faults.append("pytest failed while running the cases")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Note what this phase of the case says of its clauses; pytest makes its report after that."""

@@ -73,7 +73,9 @@ def judge(settings: Settings) -> Report | None:
     keeper = _ReportKeeper()
     with _own_pytest():
         # As modules, not by name: by name pytest would warn that they are imported already.
-        pytest.main(_arguments(settings), plugins=[syrupy, plugin, keeper])
+        status = pytest.main(_arguments(settings), plugins=[syrupy, plugin, keeper])
+    if status == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
     return keeper.report
 
 
@@ -86,6 +88,10 @@ class _ReportKeeper:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus != pytest.ExitCode.USAGE_ERROR:
             self.report = plugin.report_of(session.config)
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        # Without a terminal reporter nobody else would tell.
+        print(excrepr, file=sys.stderr)
 
 
 def _arguments(settings: Settings) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from caldrix_conformance import resources
 from caldrix_conformance.clauses import Level
 from caldrix_conformance.run import Settings, judge, run
-from caldrix_conformance.verdicts import Report, Status
+from caldrix_conformance.verdicts import Ledger, Report, Status
 from tests.conformance.faults import FAULTS, HealthIsJson, SpacedJson
 from tests.conformance.toy_server import Toy, serving
 
@@ -75,6 +75,43 @@ def test_a_capability_said_to_lack_is_not_judged() -> None:
     # Judged on the endpoint that is left.
     assert seen["fields.user"] is Status.PASSED
     assert report.exit_status(strict=True) == 0
+
+
+def test_the_command_line() -> None:
+    with serving(Toy()) as url:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "caldrix_conformance", url, "--verbose"),
+                *("--without", "no-template", "--without", "tokens", "--only", "fields.*"),
+            ],
+            capture_output=True,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["fields.user", "must", "pass"] in rows
+    assert next(row for row in rows if row[0] == "fields.token-ids.whole")[:6] == [
+        "fields.token-ids.whole",
+        "must",
+        "unsupported",
+        "the",
+        "target",
+        "lacks",
+    ]
+
+
+def test_a_suite_that_breaks_off_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def break_off(*_: object) -> None:
+        raise RuntimeError("the ledger is gone")
+
+    monkeypatch.setattr(Ledger, "note", break_off)
+    with serving(Toy()) as url:
+        assert run(Settings(url=url, only=["health.*"])) == 1
+    out, err = capsys.readouterr()
+    assert "the ledger is gone" in err
+    assert "pytest failed while running the cases" in out
 
 
 def test_the_report_names_what_was_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

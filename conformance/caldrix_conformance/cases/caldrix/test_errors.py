@@ -142,7 +142,7 @@ def too_long(target: Target) -> Callable[[Endpoint], Answer]:
 
     @cache
     def ask(endpoint: Endpoint) -> Answer:
-        takes_ids = endpoint is COMPLETIONS and Capability.IDS in target.capabilities
+        takes_ids = endpoint is COMPLETIONS and Capability.TOKENS in target.capabilities
         ids = {"prompt": [1] * TOO_MANY_IDS}
         return target.ask(endpoint, **(ids if takes_ids else endpoint.prompt(TOO_LONG)))
 

@@ -1,0 +1,50 @@
+"""Exit statuses, and the one line on stderr that goes with a refusal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from caldrix.cli.main import execute
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["frobnicate"], "frobnicate"),
+        (["serve", "--frob"], "--frob"),
+        (["serve", "--port", "high"], "--port"),
+        (["serve", "--port", "99999"], "--port must be 0 to 65535, got 99999"),
+        (["serve", "--top-p", "2"], "--top-p must be 0 < p <= 1, got 2"),
+        (["serve", "no-such-model"], "no model 'no-such-model'"),
+        (["serve", "--backend", "abacus"], "no lane 'abacus'"),
+        (["serve", "--threads", "many"], "--threads must be auto or a whole number"),
+        (["run", "--max-tokens", "0", "-p", "x"], "--max-tokens must be a whole number"),
+        (["models", "show", "no-such-model"], "no model 'no-such-model'"),
+    ],
+)
+def test_a_refusal_is_one_line_and_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("caldrix: ")
+    assert said in line
+
+
+def test_doctor_tells_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {"caldrix", "lane cpu", "lane hip", "lane host", "memory", "cache"} <= set(report)
+    assert report["lane cpu"]["cores"] >= 1
+    assert execute(["doctor"]) == 0
+    assert "lane cpu" in capsys.readouterr().out
+
+
+def test_an_unknown_set_of_kernels_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CALDRIX_CPU_KERNELS", "abacus")
+    assert execute(["serve"]) == 2
+    assert "CALDRIX_CPU_KERNELS=abacus" in capsys.readouterr().err
