@@ -13,16 +13,6 @@ events = st.lists(st.builds(Event, st.lists(texts, min_size=1).map("\n".join)))
 line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 
-def encode(stream: list[Event], end: str) -> bytes:
-    lines = [
-        f"data: {line}"
-        for event in stream
-        for line in (*event.data.split("\n"), None)
-        if line is not None
-    ]
-    return end.join(lines).encode()
-
-
 @given(events, line_ends)
 def test_reads_what_was_written(stream: list[Event], end: str) -> None:
     blocks = (end.join(f"data: {line}" for line in event.data.split("\n")) for event in stream)
