@@ -10,8 +10,10 @@ from attrs import frozen
 from caldrix.models.program import KvCache
 from caldrix.weights.tensor import Float32
 
-_SCORES_AT_A_TIME = 4_000_000
-"""Queries are taken in blocks of about so many scores, so that a long context needs no more."""
+_QUERIES_AT_A_TIME = 128
+"""A block sees no keys past its own, so smaller blocks waste less on what the mask hides."""
+_SCORES_AT_A_TIME = 8_000_000
+"""And a block is smaller where a long context would make its scores large."""
 
 
 @frozen(eq=False)
@@ -46,9 +48,10 @@ def attend(queries: Float32, cache: CacheArrays, row: int, start: int) -> Float3
     kv_heads, head_dim = cache.keys.shape[1], cache.keys.shape[3]
     if tokens == 1:
         return _attend_one(queries.reshape(kv_heads, -1, head_dim), cache, row, start)
-    heads = queries.shape[1] // head_dim
     out = np.empty(queries.shape, np.float32)
-    most = max(1, _SCORES_AT_A_TIME // (heads * (start + tokens)))
+    heads = queries.shape[1] // head_dim
+    fitting = _SCORES_AT_A_TIME // (heads * (start + tokens))
+    most = max(1, min(_QUERIES_AT_A_TIME, fitting))
     for first in range(0, tokens, most):
         stop = min(first + most, tokens)
         block = queries[first:stop].reshape(stop - first, kv_heads, -1, head_dim)
@@ -81,7 +84,7 @@ def _attend_block(queries: Float32, cache: CacheArrays, row: int, start: int) ->
     hidden = key > position
     if cache.window is not None:
         hidden |= key <= position - cache.window
-    scores[..., hidden] = -np.inf
+    scores += np.where(hidden, np.float32(-np.inf), np.float32(0))
     scores -= scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores, out=scores)
     weights /= weights.sum(axis=-1, keepdims=True)

@@ -240,14 +240,18 @@ def _gate(operation: Gate) -> Run:
     activate = _ACTIVATIONS[operation.activation]
 
     def run(registers: Registers, step: Step) -> None:
-        registers[out] = activate(_read(registers, gate)) * _read(registers, up)
+        activated = activate(_read(registers, gate))
+        activated *= _read(registers, up)
+        registers[out] = activated
 
     return run
 
 
 def _silu(x: Float32) -> Float32:
-    activated: Float32 = x / (1 + np.exp(-x))
-    return activated
+    activated: Float32 = np.negative(x)
+    np.exp(activated, out=activated)
+    activated += 1
+    return np.divide(x, activated, out=activated)
 
 
 def _gelu_tanh(x: Float32) -> Float32:
