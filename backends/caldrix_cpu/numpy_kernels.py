@@ -26,6 +26,7 @@ from caldrix.models.program import (
     inputs,
 )
 from caldrix.weights.tensor import Float32, Tensor
+from caldrix_cpu import aligned
 from caldrix_cpu.numpy_attention import CacheArrays, attend
 from caldrix_cpu.numpy_rotation import Rotation
 from caldrix_cpu.numpy_step import Step
@@ -108,13 +109,13 @@ class _Compiler:
         """One product for all projections of an input; their outputs are views of it."""
         x = projections[0].x
         widths = [operation.out.width for operation in projections]
-        weight = np.empty((sum(widths), x.width), np.float32)
+        weight = aligned.empty((sum(widths), x.width))
         bias = np.zeros(sum(widths), np.float32)
         outs: list[tuple[int, slice]] = []
         start = 0
         for operation, width in zip(projections, widths, strict=True):
             part = slice(start, start + width)
-            weight[part] = self._weights[operation.weight].to_float32()
+            aligned.decode_into(weight[part], self._weights[operation.weight])
             if operation.bias is not None:
                 bias[part] = self._decode(operation.bias)
             outs.append((operation.out.index, part))
@@ -137,7 +138,9 @@ class _Compiler:
 
     def _decode(self, name: str) -> Float32:
         if name not in self._decoded:
-            self._decoded[name] = self._weights[name].to_float32()
+            tensor = self._weights[name]
+            self._decoded[name] = aligned.empty(tensor.shape)
+            aligned.decode_into(self._decoded[name].reshape(-1, tensor.shape[-1]), tensor)
         return self._decoded[name]
 
     def _rotation(self, operation: Rope) -> Rotation:
