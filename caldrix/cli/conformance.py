@@ -12,8 +12,10 @@ from typing import Annotated
 from attrs import evolve
 from cyclopts import Parameter
 
-from caldrix.errors import CaldrixError
+from caldrix.errors import CaldrixError, Refusal
 from caldrix_conformance.capabilities import Capability
+from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.resources import spec_directory
 from caldrix_conformance.run import Settings, run
 
 _MODEL = "smollm2"
@@ -75,6 +77,10 @@ def conformance(
     )
     if url is not None:
         return run(settings)
+    try:
+        spec_directory(contract)
+    except SuiteError as error:
+        raise Refusal(str(error)) from None
     with _own_server() as address:
         return run(evolve(settings, url=address))
 

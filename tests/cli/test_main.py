@@ -22,6 +22,7 @@ from caldrix.cli.main import execute
         (["serve", "--threads", "many"], "--threads must be auto or a whole number"),
         (["run", "--max-tokens", "0", "-p", "x"], "--max-tokens must be a whole number"),
         (["models", "show", "no-such-model"], "no model 'no-such-model'"),
+        (["conformance", "--contract", "none"], "no spec of a contract named 'none'"),
     ],
 )
 def test_a_refusal_is_one_line_and_status_2(
