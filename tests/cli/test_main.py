@@ -17,7 +17,7 @@ from caldrix.cli.main import execute
         (["serve", "--port", "high"], "--port"),
         (["serve", "--port", "99999"], "--port must be 0 to 65535, got 99999"),
         (["serve", "--top-p", "2"], "--top-p must be 0 < p <= 1, got 2"),
-        (["serve", "no-such-model"], "no model 'no-such-model'"),
+        (["serve", "no-such-model", "--port", "0"], "no model 'no-such-model'"),
         (["serve", "--backend", "abacus"], "no lane 'abacus'"),
         (["serve", "--threads", "many"], "--threads must be auto or a whole number"),
         (["run", "--max-tokens", "0", "-p", "x"], "--max-tokens must be a whole number"),
