@@ -13,12 +13,12 @@ from attrs import evolve
 from cyclopts import Parameter
 
 from caldrix.errors import CaldrixError, Refusal
+from caldrix.weights.names import DEFAULT_MODEL
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.resources import spec_directory
 from caldrix_conformance.run import Settings, run
 
-_MODEL = "smollm2"
 _ADDRESS = "address"
 _STOPS_WITHIN = 10.0
 """Seconds for a server that has nothing left to do."""
@@ -89,7 +89,7 @@ def conformance(
 def _own_server() -> Iterator[str]:
     """A server on the embedded model and a free port; gives its address, and ends it."""
     entry = "from caldrix.cli.main import main; main()"
-    command = [sys.executable, "-c", entry, "serve", _MODEL, "--port", "0"]
+    command = [sys.executable, "-c", entry, "serve", DEFAULT_MODEL, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
@@ -109,6 +109,6 @@ def _address(lines: Iterable[str]) -> str:
         if name == _ADDRESS:
             return value.split(",")[0].strip()
     raise ServerNotStarted(
-        f"the server on {_MODEL} ended before it was ready; start one with `caldrix serve` "
+        f"the server on {DEFAULT_MODEL} ended before it was ready; start one with `caldrix serve` "
         "and give its address"
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+import attrs
 import cattrs
+from attrs import frozen
+from cyclopts import Parameter
 
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal
@@ -28,19 +29,34 @@ def read_positive(flag: str, value: int | None, *, least: int = 1) -> int | None
     return value
 
 
-def sampling_settings(flags: Mapping[str, float | None]) -> SamplingSettings:
-    """Sampling settings from flags by field name, in the ranges that requests have.
+@Parameter(name="*")
+@frozen
+class SamplingFlags:
+    """The sampling fields as flags, in the ranges that requests have."""
 
-    None leaves the default; a seed or top-k of -1 means the default too. Raises Refusal.
-    """
-    settings: dict[str, float] = {}
-    for name, value in flags.items():
-        if value is None:
-            continue
-        try:
-            number = SAMPLING_RULES[name].check(value)
-        except Invalid as error:
-            raise Refusal(f"--{name.replace('_', '-')} {error.message}") from None
-        if not (name in ("seed", "top_k") and number == -1):
-            settings[name] = number
-    return cattrs.structure(settings, SamplingSettings)
+    temperature: float | None = None
+    """0 is greedy, and the default."""
+    top_k: int | None = None
+    """Keep so many of the best tokens; 0, the default, keeps all."""
+    top_p: float | None = None
+    """Keep the best tokens that together have this probability; 1, the default, keeps all."""
+    min_p: float | None = None
+    """Keep tokens with at least this part of the best one's probability; 0, the default, is off."""
+    repetition_penalty: float | None = None
+    """Above 1 makes tokens that were there already less likely; 1, the default, is off."""
+    seed: int | None = None
+    """The same seed gives the same text; a fresh one each time if not given."""
+
+    def settings(self) -> SamplingSettings:
+        """What the flags ask for; -1 is the default where a request's is. Raises Refusal."""
+        settings: dict[str, float] = {}
+        for name, value in attrs.asdict(self).items():
+            if value is None:
+                continue
+            try:
+                number = SAMPLING_RULES[name].check(value)
+            except Invalid as error:
+                raise Refusal(f"--{name.replace('_', '-')} {error.message}") from None
+            if not (name in ("seed", "top_k") and number == -1):
+                settings[name] = number
+        return cattrs.structure(settings, SamplingSettings)

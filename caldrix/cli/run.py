@@ -10,18 +10,18 @@ import trio
 from cyclopts import Parameter
 
 from caldrix.cli.chat import Chat, chat_loop, print_answer
-from caldrix.cli.options import read_positive, read_threads, sampling_settings
+from caldrix.cli.options import SamplingFlags, read_positive, read_threads
 from caldrix.cli.pull import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal
 from caldrix.models.lane import find_lane
 from caldrix.models.loading import TextModel, load_model
-from caldrix.weights.names import resolve
+from caldrix.weights.names import DEFAULT_MODEL, resolve
 
 
 def run(
-    model: str = "smollm2",
+    model: str = DEFAULT_MODEL,
     /,
     *,
     prompt: Annotated[str | None, Parameter(name=["--prompt", "-p"])] = None,
@@ -30,12 +30,7 @@ def run(
     backend: str = "auto",
     context: int | None = None,
     threads: str = "auto",
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    seed: int | None = None,
+    sampling: SamplingFlags | None = None,
 ) -> int:
     """Answer one prompt with -p, or chat in the terminal.
 
@@ -55,29 +50,10 @@ def run(
         Positions for prompt and answers together.
     threads
         Threads to compute with: auto, or a number.
-    temperature
-        0 is greedy.
-    top_k
-        Keep the so many best tokens; 0 keeps all.
-    top_p
-        Keep the best tokens that together have this probability.
-    min_p
-        Keep tokens with this part of the best one's probability.
-    repetition_penalty
-        Above 1 makes tokens that were there already less likely.
-    seed
-        The same seed gives the same answer.
+    sampling
+        How tokens are picked.
     """
-    sampling = sampling_settings(
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-        }
-    )
+    settings = (sampling or SamplingFlags()).settings()
     read_positive("--max-tokens", max_tokens)
     read_positive("--context", context, least=2)
     lane = find_lane(backend)
@@ -91,7 +67,7 @@ def run(
                 f"{resolved.served_name} has no chat template, so it cannot chat; "
                 "use -p alone to have a text continued"
             )
-        trio.run(_run, loaded, sampling, prompt, system, max_tokens)
+        trio.run(_run, loaded, settings, prompt, system, max_tokens)
     return 0
 
 

@@ -10,12 +10,14 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import trio
 from attrs import frozen
+from cyclopts import Parameter
 
 from caldrix.cli.logs import LogFormat, configure_logging
-from caldrix.cli.options import read_positive, read_threads, sampling_settings
+from caldrix.cli.options import SamplingFlags, read_positive, read_threads
 from caldrix.cli.pull import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
@@ -27,9 +29,7 @@ from caldrix.http.server import serve as serve_http
 from caldrix.http.service import Service
 from caldrix.models.lane import find_lane
 from caldrix.models.loading import TextModel, load_model
-from caldrix.weights.names import resolve
-
-DEFAULT_MODEL = "smollm2"
+from caldrix.weights.names import DEFAULT_MODEL, resolve
 
 _ROWS_BY_LANE = {"hip": 8, "host": 8}
 
@@ -58,14 +58,9 @@ def serve(
     max_batch: int | None = None,
     queue_depth: int = 64,
     threads: str = "auto",
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    seed: int | None = None,
+    sampling: SamplingFlags | None = None,
     drain_timeout: float = 30.0,
-    allow_host: tuple[str, ...] = (),
+    allow_host: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     log_format: LogFormat = "text",
 ) -> int:
     """Serve a model over HTTP, until Ctrl-C or SIGTERM.
@@ -90,18 +85,8 @@ def serve(
         Requests that may wait beside those; one more is answered with a 429.
     threads
         Threads to compute with: auto, or a number.
-    temperature
-        Default for requests without one: 0 is greedy.
-    top_k
-        Default for requests without one: 0 keeps every token.
-    top_p
-        Default for requests without one: 1 keeps every token.
-    min_p
-        Default for requests without one: 0 is off.
-    repetition_penalty
-        Default for requests without one: 1 is off.
-    seed
-        Default for requests without one: a fresh one each if not given.
+    sampling
+        How tokens are picked, where a request says nothing.
     drain_timeout
         Seconds that requests may take to end once the server is told to stop.
     allow_host
@@ -119,16 +104,7 @@ def serve(
     read_positive("--max-batch", max_batch)
     read_positive("--queue-depth", queue_depth, least=0)
     thread_count = read_threads(threads)
-    sampling = sampling_settings(
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-        }
-    )
+    settings = (sampling or SamplingFlags()).settings()
     configure_logging(log_format)
     lane = find_lane(backend)
     # Before the model: a port in use should not be told after a minute of loading.
@@ -140,7 +116,7 @@ def serve(
             config=ServerConfig(
                 host=host, port=port, allow_host=tuple(allow_host), drain_timeout=drain_timeout
             ),
-            sampling=sampling,
+            sampling=settings,
             queue_depth=queue_depth,
             served_name=served_name or resolved.served_name,
             lane=lane.name,
