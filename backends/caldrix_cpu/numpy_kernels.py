@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -190,13 +191,14 @@ def _project(
 def _rms_norm(operation: RmsNorm, weight: Float32) -> Run:
     x, out, groups = operation.x.index, operation.out.index, operation.groups
     width = operation.x.width // groups
-    eps = np.float32(operation.eps)
-    scale = weight + np.float32(operation.offset)
+    # With sums for means: x / sqrt(sum(x**2) + width * eps) * sqrt(width) * (weight + offset).
+    eps = np.float32(width * operation.eps)
+    scale = np.float32(math.sqrt(width)) * (weight + np.float32(operation.offset))
 
     def run(registers: Registers, step: Step) -> None:
         value = _read(registers, x)
         parts = value.reshape(len(value), groups, width)
-        root = np.sqrt(np.vecdot(parts, parts) / np.float32(width) + eps)
+        root = np.sqrt(np.vecdot(parts, parts) + eps)
         registers[out] = (parts / root[..., None] * scale).reshape(value.shape)
 
     return run
@@ -225,15 +227,16 @@ def _attend(operation: Attend, cache: CacheArrays) -> Run:
     out, scale = operation.out.index, np.float32(operation.scale)
 
     def run(registers: Registers, step: Step) -> None:
-        queries, keys, values = (_read(registers, index) for index in (q, k, v))
-        attended = np.empty(queries.shape, np.float32)
+        queries = _read(registers, q) * scale
+        keys, values = _read(registers, k), _read(registers, v)
+        attended: list[Float32] = []
         first = 0
         for part in step.slices:
             tokens = slice(first, first + len(part.tokens))
             cache.write(part.row, part.start, keys[tokens], values[tokens])
-            attended[tokens] = attend(queries[tokens] * scale, cache, part.row, part.start)
+            attended.append(attend(queries[tokens], cache, part.row, part.start))
             first = tokens.stop
-        registers[out] = attended
+        registers[out] = attended[0] if len(attended) == 1 else np.concatenate(attended)
 
     return run
 
