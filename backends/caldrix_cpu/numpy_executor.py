@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from caldrix.models.lane import LaneError, LaneOptions, Slice
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
+from caldrix_cpu.memory import available_memory, require_memory
 from caldrix_cpu.numpy_kernels import Kernel, compile_kernels
 from caldrix_cpu.numpy_step import Step
 
@@ -51,8 +52,10 @@ def numpy_executor(
 ) -> Iterator[NumpyExecutor]:
     """An executor that holds the decoded weights and KV caches while the block lasts.
 
-    ``options.threads`` bounds the threads of numpy's BLAS, for the whole process.
+    ``options.threads`` bounds the threads of numpy's BLAS, for the whole process. Raises
+    LaneUnavailable for a model or a context that memory can't hold.
     """
+    require_memory(program, options, available_memory())
     kernels = compile_kernels(program, weights, options)
     with threadpool_limits(options.threads, user_api="blas"):
         try:
