@@ -6,6 +6,7 @@ on stderr in one line that says what to do.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -16,6 +17,8 @@ from caldrix.errors import CaldrixError, Refusal
 
 FAILED = 1
 REFUSED = 2
+
+_FORESEEN = (CycloptsError, CaldrixError, KeyboardInterrupt, BrokenPipeError)
 
 # By name, so that a command imports only what it needs; so its summary stands here too.
 _COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -50,14 +53,8 @@ def execute(arguments: Sequence[str]) -> int:
         status = build_app()(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
-    except CycloptsError as error:
-        return _end(REFUSED, f"{str(error).rstrip('.')}; see `caldrix --help`")
-    except Refusal as error:
-        return _end(REFUSED, str(error))
-    except CaldrixError as error:
-        return _end(FAILED, str(error))
-    except KeyboardInterrupt:
-        return _end(FAILED, "interrupted")
+    except (*_FORESEEN, BaseExceptionGroup) as error:
+        return _end(error)
     return status if isinstance(status, int) else 0
 
 
@@ -66,7 +63,33 @@ def main() -> None:
     sys.exit(execute(sys.argv[1:]))
 
 
-def _end(status: int, message: str) -> int:
+def _end(error: BaseException) -> int:
+    """The exit status of an error that was foreseen, said in a line; others go on."""
+    match _alone(error):
+        case CycloptsError() as usage:
+            return _say(REFUSED, f"{str(usage).rstrip('.')}; see `caldrix --help`")
+        case Refusal() as refusal:
+            return _say(REFUSED, str(refusal))
+        case CaldrixError() as failure:
+            return _say(FAILED, str(failure))
+        case KeyboardInterrupt():
+            return _say(FAILED, "interrupted")
+        case BrokenPipeError():
+            # Whoever read stdout has left, and what is still buffered is for nobody.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        case _:
+            raise error
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The one error that a nursery, or nurseries within nurseries, put into a group."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        (error,) = error.exceptions
+    return error
+
+
+def _say(status: int, message: str) -> int:
     line = " ".join(message.split())
     print(f"caldrix: {line}", file=sys.stderr)
     return status

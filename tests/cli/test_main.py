@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +54,32 @@ def test_an_unknown_set_of_kernels_is_refused(
     monkeypatch.setenv("CALDRIX_CPU_KERNELS", "abacus")
     assert execute(["serve"]) == 2
     assert "CALDRIX_CPU_KERNELS=abacus" in capsys.readouterr().err
+
+
+def run_endlessly(stdout: int) -> subprocess.Popen[bytes]:
+    """`caldrix run` with an answer that goes on, once it has begun to load."""
+    command = str(Path(sys.executable).with_name("caldrix"))
+    return subprocess.Popen(
+        [command, "run", "smollm2", "-p", "Write a long story."],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_an_interrupted_answer_ends_in_one_line(smollm2_path: Path) -> None:
+    with run_endlessly(subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (1, b"caldrix: interrupted\n")
+
+
+def test_a_reader_that_leaves_ends_the_answer_in_silence(smollm2_path: Path) -> None:
+    read, write = os.pipe()
+    with run_endlessly(write) as process:
+        os.close(write)
+        assert os.read(read, 1)
+        os.close(read)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (1, b"")
