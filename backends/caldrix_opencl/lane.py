@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -13,10 +14,10 @@ from caldrix_opencl.devices import Device, devices, is_installed
 _AMD = "AMD"
 
 
-class OpenClLane:
+class OpenClLane(ABC):
     """What both lanes share; a subclass chooses its devices."""
 
-    name = ""
+    name: str
 
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
@@ -33,9 +34,9 @@ class OpenClLane:
         chosen = self.choose(devices())
         return {"runs models": "no", "devices": [f"{d.name} ({d.platform})" for d in chosen]}
 
+    @abstractmethod
     def choose(self, found: Sequence[Device]) -> Sequence[Device]:
         """The devices of this lane."""
-        raise NotImplementedError
 
 
 class HipLane(OpenClLane):
