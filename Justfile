@@ -2,7 +2,8 @@
 
 # Every recipe runs in the environment that `just` itself is installed in.
 bin := parent_directory(just_executable())
-python := bin / "python"
+python := quote(bin / "python")
+caldrix := quote(bin / "caldrix")
 
 export PATH := bin + ":" + env("PATH")
 
@@ -22,15 +23,15 @@ lint:
 
 # Serve a model (smollm2 unless named)
 serve *arguments:
-    {{ bin }}/caldrix serve {{ arguments }}
+    {{ caldrix }} serve {{ arguments }}
 
 # Check which documented behaviours a running server keeps; without a URL, our own server
 conformance *arguments:
-    {{ bin }}/caldrix conformance {{ arguments }}
+    {{ caldrix }} conformance {{ arguments }}
 
 # Write the golden captures anew, to be reviewed in the diff
 goldens *arguments:
-    {{ bin }}/caldrix conformance --write-goldens {{ arguments }}
+    {{ caldrix }} conformance --write-goldens {{ arguments }}
 
 # Show the clauses added, changed and removed since a revision
 spec-diff *arguments:

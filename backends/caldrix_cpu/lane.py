@@ -36,7 +36,16 @@ class CpuLane:
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
     ) -> AbstractContextManager[Executor]:
-        """An executor in float32; the decoded weights are freed when the block is left."""
+        """An executor in float32; the decoded weights are freed when the block is left.
+
+        Raises LaneUnavailable for more than one row: BLAS adds up one token and several tokens in
+        different orders, and an answer must not depend on who else is served.
+        """
+        if options.rows > 1:
+            raise LaneUnavailable(
+                f"the numpy kernels compute one request at a time, not {options.rows}: "
+                "their sums would differ in company; use --max-batch 1"
+            )
         return numpy_executor(program, weights, options)
 
     def describe(self) -> Mapping[str, object]:

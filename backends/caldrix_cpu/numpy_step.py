@@ -22,7 +22,7 @@ class Step:
     positions: TokenIds
     """``[tokens]``, each token's place in its row"""
     wanted: npt.NDArray[np.intp]
-    """npt.NDArray[np.intp] of the tokens whose logits are asked for"""
+    """Indices of the tokens whose logits are asked for"""
 
     @classmethod
     def of(cls, slices: Sequence[Slice]) -> Self:

@@ -79,7 +79,8 @@ def _existing(path: Path) -> Path:
 
 
 def _writable(path: Path) -> bool:
-    return os.access(_existing(path), os.W_OK)
+    existing = _existing(path)
+    return existing.is_dir() and os.access(existing, os.W_OK)
 
 
 def _gibibytes(size: int) -> str:

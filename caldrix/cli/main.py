@@ -6,6 +6,7 @@ on stderr in one line that says what to do.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from caldrix.errors import CaldrixError, Refusal
 FAILED = 1
 REFUSED = 2
 
-_FORESEEN = (CycloptsError, CaldrixError, KeyboardInterrupt, BrokenPipeError)
+_FORESEEN = (CycloptsError, CaldrixError, KeyboardInterrupt, OSError)
 
 # By name, so that a command imports only what it needs; so its summary stands here too.
 _COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -40,6 +41,7 @@ def build_app() -> App:
         name="caldrix",
         help="Serve a language model on this machine, with its documentation kept.",
         version=version("caldrix"),
+        suppress_keyboard_interrupt=False,
         help_format="markdown",
     )
     for name, (target, summary) in _COMMANDS.items():
@@ -60,6 +62,9 @@ def execute(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The console script."""
+    # A terminal that cannot show a character shows a question mark instead.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(execute(sys.argv[1:]))
 
 
@@ -67,7 +72,8 @@ def _end(error: BaseException) -> int:
     """The exit status of an error that was foreseen, said in a line; others go on."""
     match _alone(error):
         case CycloptsError() as usage:
-            return _say(REFUSED, f"{str(usage).rstrip('.')}; see `caldrix --help`")
+            command = " ".join(["caldrix", *(usage.command_chain or ())])
+            return _say(REFUSED, f"{str(usage).rstrip('.')}; see `{command} --help`")
         case Refusal() as refusal:
             return _say(REFUSED, str(refusal))
         case CaldrixError() as failure:
@@ -75,11 +81,18 @@ def _end(error: BaseException) -> int:
         case KeyboardInterrupt():
             return _say(FAILED, "interrupted")
         case BrokenPipeError():
-            # Whoever read stdout has left, and what is still buffered is for nobody.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return FAILED
+        case OSError() as failure:
+            _discard_output()
+            return _say(FAILED, str(failure))
         case _:
             raise error
+
+
+def _discard_output() -> None:
+    """What is still buffered can't be written, and must not be tried again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _alone(error: BaseException) -> BaseException:

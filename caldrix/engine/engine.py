@@ -1,6 +1,6 @@
 """The engine: requests in, tokens out, one step at a time.
 
-`running_engine` owns a nursery with one task, which alone touches the scheduler's rows and calls
+`running_engine` owns a nursery with one task, which alone hands out the scheduler's rows and calls
 the lane. A client is inside ``async with engine.submit(request)`` for as long as it wants tokens:
 leaving that block, for whatever reason, frees its row before the next step. That is the whole
 cancellation design; there are no handles to forget and no tasks to reap.
@@ -72,8 +72,6 @@ class Engine:
         self._executor = executor
         self._scheduler = Scheduler(rows, queue_depth)
         self._work_arrived = trio.Event()
-        self._idle = trio.Event()
-        self._idle.set()
         self._stopped = False
         self._thread = trio.CapacityLimiter(1)
 
@@ -103,20 +101,13 @@ class Engine:
         if len(request.prompt) >= self.context:
             raise PromptTooLong(len(request.prompt), self.context)
         sequence = Sequence(request, self.context)
-        self._scheduler.sweep()
         self._scheduler.admit(sequence)
         self._work_arrived.set()
-        if self._idle.is_set():
-            self._idle = trio.Event()
         try:
             yield Generation(sequence)
         finally:
             sequence.abandoned = True
             sequence.inbox.close()
-
-    async def wait_idle(self) -> None:
-        """Returns once nothing runs and nothing waits."""
-        await self._idle.wait()
 
     def stop(self) -> None:
         """Takes no more requests, and ends those it has with EngineUnavailable."""
@@ -128,10 +119,9 @@ class Engine:
 
     async def _run(self) -> None:
         while True:
-            self._scheduler.sweep()
+            self._scheduler.turn_over()
             work = self._scheduler.plan()
             if not work:
-                self._idle.set()
                 self._work_arrived = trio.Event()
                 await self._work_arrived.wait()
                 continue

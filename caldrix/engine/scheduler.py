@@ -28,31 +28,31 @@ class Scheduler:
 
     def __init__(self, rows: int, queue_depth: int) -> None:
         self._free_rows = list(reversed(range(rows)))
-        self._queue_depth = queue_depth
+        self._most = rows + queue_depth
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
 
     @property
     def running(self) -> int:
-        """Sequences that hold a row."""
-        return len(self._running)
+        """Sequences that hold a row and have not ended."""
+        return sum(not sequence.ended for sequence in self._running)
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue."""
-        return len(self._waiting)
+        """Sequences that wait for a row and have not ended."""
+        return sum(not sequence.ended for sequence in self._waiting)
 
     def admit(self, sequence: Sequence) -> None:
-        """Takes a sequence in, to a free row or into the queue. Raises QueueFull."""
-        if self._free_rows and not self._waiting:
-            self._start(sequence)
-        elif len(self._waiting) < self._queue_depth:
-            self._waiting.append(sequence)
-        else:
+        """Queues a sequence; those that ended take no place. Raises QueueFull."""
+        if self.running + self.waiting >= self._most:
             raise QueueFull
+        self._waiting.append(sequence)
 
-    def sweep(self) -> None:
-        """Frees the rows and places of sequences that ended, and gives them to those who wait."""
+    def turn_over(self) -> None:
+        """Takes rows and places from sequences that ended, and gives rows to those who wait.
+
+        Only between steps: a row in a step under way must not change hands.
+        """
         for sequence in self._running:
             if sequence.ended:
                 assert sequence.row is not None

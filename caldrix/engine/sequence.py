@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
 from enum import Enum
 
 import numpy as np
@@ -59,11 +58,6 @@ class Sequence:
     def ended(self) -> bool:
         """Whether the engine has nothing more to do for it."""
         return self.abandoned or self.finish_reason is not None or self.error is not None
-
-    @property
-    def generated(self) -> SequenceOf[int]:
-        """The tokens handed out so far."""
-        return self._tokens[len(self.request.prompt) :]
 
     def next_slice(self, most: int) -> Slice:
         """The next at most ``most`` tokens to compute, with logits if they are the last ones."""

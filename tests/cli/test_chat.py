@@ -18,7 +18,7 @@ from caldrix.models.program import ProgramBuilder
 from caldrix.text.template import ChatTemplate
 from tests.support import miniature
 from tests.support.scripted import ScriptedExecutor, endless, reply
-from tests.support.serving import scripted, trio_test
+from tests.support.serving import scripted, trio_test, wait_idle
 
 CONTEXT = 4096
 
@@ -118,7 +118,7 @@ def test_interrupt_stops_the_answer_and_not_the_chat(capsys: pytest.CaptureFixtu
                 assert [message["role"] for message in chat.messages] == ["user", "assistant"]
                 assert set(chat.messages[1]["content"]) == {"a"}
                 with trio.fail_after(2):
-                    await chat.engine.wait_idle()
+                    await wait_idle(chat.engine)
 
     trio.run(converse)
     output = capsys.readouterr().out

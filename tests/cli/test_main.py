@@ -18,9 +18,11 @@ from caldrix.cli.main import execute
     ("arguments", "said"),
     [
         (["frobnicate"], "frobnicate"),
-        (["serve", "--frob"], "--frob"),
+        (["serve", "--frob"], "see `caldrix serve --help`"),
         (["serve", "--port", "high"], "--port"),
         (["serve", "--port", "99999"], "--port must be 0 to 65535, got 99999"),
+        (["serve", "--served-name", ""], "--served-name must not be empty"),
+        (["run", "-p", "\udcff"], "--prompt is not valid text"),
         (["serve", "--top-p", "2"], "--top-p must be 0 < p <= 1, got 2"),
         (["serve", "no-such-model", "--port", "0"], "no model 'no-such-model'"),
         (["serve", "--backend", "abacus"], "no lane 'abacus'"),

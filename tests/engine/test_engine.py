@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from caldrix.engine.engine import Engine, FinishReason, GenerationRequest, running_engine
 from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, QueueFull
@@ -104,6 +105,7 @@ def test_a_full_queue_refuses_at_once_and_a_leaver_makes_room() -> None:
         async with engine_over(executor, queue_depth=1) as engine:
             try:
                 async with engine.submit(request()):
+                    await trio.testing.wait_all_tasks_blocked()
                     async with engine.submit(request()):
                         with pytest.raises(QueueFull):
                             await collect(engine, request())
@@ -122,9 +124,9 @@ def test_leaving_frees_the_row_at_the_next_step() -> None:
             async with engine.submit(request()) as generation:
                 await generation.__anext__()
             steps = executor.steps
-            await engine.wait_idle()
-            assert executor.steps <= steps + 2
             assert (engine.running, engine.waiting) == (0, 0)
+            assert await collect(engine, request(1, max_tokens=1)) == ([2], FinishReason.LENGTH)
+            assert executor.steps <= steps + 2
 
     run(test)
 

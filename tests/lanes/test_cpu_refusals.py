@@ -1,4 +1,4 @@
-"""A model too large for memory is refused with numbers, before any memory is taken."""
+"""What the cpu lane refuses before any memory is taken, with the numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from caldrix.models.decoder import Attention, Dimensions, pre_norm_decoder
 from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.rope import base_frequencies
+from caldrix_cpu.lane import CpuLane
 from caldrix_cpu.memory import available_memory, require_memory
 
 GIB = 2**30
@@ -36,3 +37,8 @@ def test_a_system_that_does_not_say_is_trusted() -> None:
     require_memory(PROGRAM, LaneOptions(context=131_072), None)
     available = available_memory()
     assert available is None or available > 0
+
+
+def test_company_is_refused_where_it_would_change_answers() -> None:
+    with pytest.raises(LaneUnavailable, match="--max-batch 1"):
+        CpuLane().compile(PROGRAM, {}, LaneOptions(context=10, rows=2))

@@ -1,0 +1,5 @@
+"""``python -m caldrix`` is the command ``caldrix``."""
+
+from caldrix.cli.main import main
+
+main()
