@@ -31,6 +31,8 @@ _HELP = """\
 /exit              leave (so does Ctrl-D)
 Ctrl-C             stop the answer"""
 
+PROMPT = "> "
+
 Message = Mapping[str, str]
 
 
@@ -127,7 +129,7 @@ class _Answering:
 
     def stop(self) -> None:
         if self.scope is None:
-            print("\n/exit or Ctrl-D leaves")
+            print(f"\n/exit or Ctrl-D leaves\n{PROMPT}", end="", flush=True)
         else:
             self.scope.cancel()
 
@@ -183,7 +185,7 @@ def _set(chat: Chat, words: list[str]) -> str:
         return f"{name} {error.message}"
     settings = {**_settings(chat), name: _setting(name, number)}
     chat.sampling = cattrs.structure(settings, SamplingSettings)
-    return f"{name} is {number:g} now"
+    return f"{name} is {number} now"
 
 
 def _number(text: str) -> object:

@@ -22,11 +22,16 @@ def read_threads(text: str) -> int | None:
     return int(text)
 
 
-def read_positive(flag: str, value: int | None, *, least: int = 1) -> int | None:
-    """A whole number that is at least ``least``, or None where the flag is absent."""
+def check_positive(flag: str, value: int | None, *, least: int = 1) -> None:
+    """Refuses a number that is given and below ``least``. Raises Refusal."""
     if value is not None and value < least:
         raise Refusal(f"{flag} must be a whole number of at least {least}, got {value}")
-    return value
+
+
+def check_text(flag: str, value: str | None) -> None:
+    """Refuses a text with bytes that are no characters. Raises Refusal."""
+    if value is not None and any("\ud800" <= character <= "\udfff" for character in value):
+        raise Refusal(f"{flag} is not valid text in this terminal's encoding")
 
 
 @Parameter(name="*")

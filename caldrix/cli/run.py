@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import structlog
 import trio
 from cyclopts import Parameter
 
-from caldrix.cli.chat import Chat, chat_loop, print_answer
-from caldrix.cli.options import SamplingFlags, read_positive, read_threads
+from caldrix.cli.chat import PROMPT, Chat, chat_loop, print_answer
+from caldrix.cli.logs import configure_logging
+from caldrix.cli.options import SamplingFlags, check_positive, check_text, read_threads
 from caldrix.cli.pull import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
@@ -54,8 +54,11 @@ def run(
         How tokens are picked.
     """
     settings = (sampling or SamplingFlags()).settings()
-    read_positive("--max-tokens", max_tokens)
-    read_positive("--context", context, least=2)
+    configure_logging("text")
+    check_positive("--max-tokens", max_tokens)
+    for flag, text in (("--prompt", prompt), ("--system", system)):
+        check_text(flag, text)
+    check_positive("--context", context, least=2)
     lane = find_lane(backend)
     with TerminalProgress() as progress:
         resolved = resolve(model, progress)
@@ -78,8 +81,6 @@ async def _run(
     system: str | None,
     max_tokens: int | None,
 ) -> None:
-    # A terminal is for the answer; an engine's failure is told there in its own words.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     async with running_engine(model.executor, context=model.context) as engine:
         chat = Chat(model, engine, sampling, max_tokens, system)
         if prompt is not None:
@@ -90,6 +91,7 @@ async def _run(
 
 def _read_line() -> str | None:
     try:
-        return input("> ")
+        # Lines that come from a file need no asking.
+        return input(PROMPT if sys.stdin.isatty() else "")
     except EOFError:
         return None

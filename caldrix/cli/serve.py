@@ -17,7 +17,7 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from caldrix.cli.logs import LogFormat, configure_logging
-from caldrix.cli.options import SamplingFlags, read_positive, read_threads
+from caldrix.cli.options import SamplingFlags, check_positive, read_threads
 from caldrix.cli.pull import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
@@ -100,9 +100,11 @@ def serve(
         raise Refusal(
             f"--drain-timeout must be a number of seconds, 0 or more, got {drain_timeout}"
         )
-    read_positive("--context", context, least=2)
-    read_positive("--max-batch", max_batch)
-    read_positive("--queue-depth", queue_depth, least=0)
+    if served_name is not None and not served_name.strip():
+        raise Refusal("--served-name must not be empty")
+    check_positive("--context", context, least=2)
+    check_positive("--max-batch", max_batch)
+    check_positive("--queue-depth", queue_depth, least=0)
     thread_count = read_threads(threads)
     settings = (sampling or SamplingFlags()).settings()
     configure_logging(log_format)
