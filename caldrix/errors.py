@@ -16,3 +16,11 @@ class Refusal(CaldrixError):
 
     The message names the thing at fault and says what to do.
     """
+
+
+def quoted(value: object, limit: int = 60) -> str:
+    """``value`` as a message quotes it: its first characters, control characters escaped."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= limit else value[: limit - 1] + "…")
+    shown = repr(value)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

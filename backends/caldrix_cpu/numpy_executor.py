@@ -25,6 +25,7 @@ class NumpyExecutor:
     """See `caldrix.models.lane.Executor`."""
 
     def __init__(self, program: Program, kernels: Sequence[Kernel], options: LaneOptions) -> None:
+        self.vocab_size = program.vocab_size
         self._kernels = kernels
         self._registers = len(program.operations)
         self._options = options

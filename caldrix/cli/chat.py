@@ -17,9 +17,8 @@ import trio
 
 from caldrix.engine.engine import Engine, GenerationRequest
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.engine.sampling_ranges import SAMPLING_RANGES, OutOfRange
 from caldrix.errors import CaldrixError
-from caldrix.http.caldrix.fields import SAMPLING_RULES
-from caldrix.http.decoding import Invalid
 from caldrix.models.loading import TextModel
 from caldrix.text.assembler import TextAssembler
 from caldrix.text.template import render_chat
@@ -177,12 +176,12 @@ def _set(chat: Chat, words: list[str]) -> str:
     if len(words) != 2:
         return "/set takes a name and a value, as in /set temperature 0.7"
     name, text = words
-    if name not in SAMPLING_RULES:
-        return f"{name} is no setting; there are {', '.join(SAMPLING_RULES)}"
+    if name not in SAMPLING_RANGES:
+        return f"{name} is no setting; there are {', '.join(SAMPLING_RANGES)}"
     try:
-        number = SAMPLING_RULES[name].check(_number(text))
-    except Invalid as error:
-        return f"{name} {error.message}"
+        number = SAMPLING_RANGES[name].check(_number(text))
+    except OutOfRange as error:
+        return f"{name} {error}"
     settings = {**_settings(chat), name: _setting(name, number)}
     chat.sampling = cattrs.structure(settings, SamplingSettings)
     return f"{name} is {number} now"

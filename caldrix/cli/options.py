@@ -8,9 +8,8 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.engine.sampling_ranges import SAMPLING_RANGES, OutOfRange
 from caldrix.errors import Refusal
-from caldrix.http.caldrix.fields import SAMPLING_RULES
-from caldrix.http.decoding import Invalid
 
 
 def read_threads(text: str) -> int | None:
@@ -59,9 +58,9 @@ class SamplingFlags:
             if value is None:
                 continue
             try:
-                number = SAMPLING_RULES[name].check(value)
-            except Invalid as error:
-                raise Refusal(f"--{name.replace('_', '-')} {error.message}") from None
+                number = SAMPLING_RANGES[name].check(value)
+            except OutOfRange as error:
+                raise Refusal(f"--{name.replace('_', '-')} {error}") from None
             if not (name in ("seed", "top_k") and number == -1):
                 settings[name] = number
         return cattrs.structure(settings, SamplingSettings)

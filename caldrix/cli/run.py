@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from caldrix.cli.chat import PROMPT, Chat, chat_loop, print_answer
 from caldrix.cli.logs import configure_logging
 from caldrix.cli.options import SamplingFlags, check_positive, check_text, read_threads
-from caldrix.cli.pull import TerminalProgress
+from caldrix.cli.progress import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal

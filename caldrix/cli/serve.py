@@ -18,7 +18,7 @@ from cyclopts import Parameter
 
 from caldrix.cli.logs import LogFormat, configure_logging
 from caldrix.cli.options import SamplingFlags, check_positive, read_threads
-from caldrix.cli.pull import TerminalProgress
+from caldrix.cli.progress import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal

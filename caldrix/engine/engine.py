@@ -17,7 +17,7 @@ from typing import Self
 import structlog
 import trio
 
-from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong
+from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnknownToken
 from caldrix.engine.sampling import UnusableLogits
 from caldrix.engine.scheduler import Scheduler, Work
 from caldrix.engine.sequence import FinishReason, GenerationRequest, Sequence
@@ -94,12 +94,13 @@ class Engine:
     async def submit(self, request: GenerationRequest) -> AsyncIterator[Generation]:
         """Queues a request; inside the block its tokens can be read.
 
-        Raises PromptTooLong, QueueFull and EngineUnavailable at once.
+        Raises PromptTooLong, UnknownToken, QueueFull and EngineUnavailable at once.
         """
         if self._stopped:
             raise EngineUnavailable
         if len(request.prompt) >= self.context:
             raise PromptTooLong(len(request.prompt), self.context)
+        self._check_tokens(request.prompt)
         sequence = Sequence(request, self.context)
         self._scheduler.admit(sequence)
         self._work_arrived.set()
@@ -108,6 +109,12 @@ class Engine:
         finally:
             sequence.abandoned = True
             sequence.inbox.close()
+
+    def _check_tokens(self, prompt: tuple[int, ...]) -> None:
+        vocab_size = self._executor.vocab_size
+        for token in (max(prompt), min(prompt)):
+            if not 0 <= token < vocab_size:
+                raise UnknownToken(token, vocab_size)
 
     def stop(self) -> None:
         """Takes no more requests, and ends those it has with EngineUnavailable."""

@@ -26,6 +26,20 @@ class EngineFailed(CaldrixError):
         super().__init__("the engine failed during the request")
 
 
+class UnknownToken(CaldrixError):
+    """The prompt holds a token id for which the model has no embedding.
+
+    A tokenizer can have more ids than its model: published text models keep those of pictures.
+    """
+
+    def __init__(self, token: int, vocab_size: int) -> None:
+        super().__init__(
+            f"the prompt holds the token {token}, and the model's tokens are 0 to {vocab_size - 1}"
+        )
+        self.token = token
+        self.vocab_size = vocab_size
+
+
 class PromptTooLong(CaldrixError):
     """The prompt leaves no room in the context for one generated token."""
 

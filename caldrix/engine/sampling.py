@@ -28,7 +28,10 @@ Ids = npt.NDArray[np.int64]
 
 @frozen
 class SamplingSettings:
-    """How tokens are picked; the defaults are greedy. Callers check the ranges."""
+    """How tokens are picked; the defaults are greedy.
+
+    Callers check the ranges, which `sampling_ranges` has.
+    """
 
     temperature: float = 0.0
     """Finite, >= 0; 0 is greedy."""

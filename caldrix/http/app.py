@@ -57,7 +57,9 @@ class _HttpConnection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         try:
-            self.app.check_host(request.headers.get("Host", ""))
+            # Not the framework's headers: it gives a request of HTTP/1.0 a Host that it lacks.
+            sent = {name: value.decode("latin-1") for name, value in self.scope["headers"]}
+            self.app.check_host(sent.get(b"host"))
         except ApiError as error:
             await super()._send_response(send, _error_response(error))
             nursery.cancel_scope.cancel()
@@ -100,7 +102,7 @@ class _Application(QuartTrio):
         )
         self.register_error_handler(Exception, self._handle_error)
 
-    def check_host(self, header: str) -> None:
+    def check_host(self, header: str | None) -> None:
         """Refuses a Host that is none of this server's names. Raises ApiError."""
         if self._allowed_hosts is not None:
             check_host(header, self._allowed_hosts)

@@ -2,14 +2,16 @@
 
 Python's JSON reader takes more than JSON allows (NaN, a key twice, half a surrogate pair) and
 breaks on deep nesting. What comes out of `parse_object` is exactly what the client wrote, with
-nothing dropped on the way; numbers with a fraction or an exponent remember their spelling.
+nothing dropped on the way; numbers that are not integers in Python remember their spelling, so that
+also those past the range of a 64-bit float can be told, or passed over.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
+from collections.abc import Mapping
 from email.message import Message
 from typing import Self
 
@@ -18,10 +20,25 @@ from caldrix.http.errors import ApiError
 MAX_DEPTH = 64
 """Levels of arrays and objects; every documented request needs fewer than ten."""
 
-# A longer integer is past the range of a 64-bit float, which is where "too large" begins.
-_MAX_INTEGER_DIGITS = 400
+_PYTHONS_DIGITS = sys.int_info.default_max_str_digits
+MAX_DIGITS = min(sys.get_int_max_str_digits() or _PYTHONS_DIGITS, _PYTHONS_DIGITS)
+"""Of an integer. Python reads no more by default, since the time grows with their square."""
+
 _MOST_QUOTED = 60
 _CONSTANTS = frozenset({"NaN", "Infinity", "-Infinity"})
+# How Python's messages begin, and what ours say before the place.
+_SYNTAX_FAULTS: Mapping[str, str] = {
+    "Expecting value": "a value is missing",
+    "Expecting property name": "a key in double quotes is missing",
+    "Expecting ':'": "a colon is missing",
+    "Expecting ','": "a comma is missing",
+    "Illegal trailing comma": "a comma with nothing after it",
+    "Unterminated string": "a string that does not end, begun",
+    "Invalid control character": "a control character in a string",
+    "Invalid \\u": "a \\u without four hexadecimal digits",
+    "Invalid \\escape": "a backslash that escapes nothing",
+    "Extra data": "more after the object's end",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Path = tuple[str | int, ...]
@@ -29,7 +46,7 @@ Path = tuple[str | int, ...]
 
 
 class SpelledFloat(float):
-    """A number that is not an integer in JSON's grammar, with the digits it was written in."""
+    """A number with a fraction or an exponent, and the digits it was written in."""
 
     spelling: str
 
@@ -38,6 +55,16 @@ class SpelledFloat(float):
         number = super().__new__(cls, spelling)
         number.spelling = spelling
         return number
+
+
+class LongInteger(SpelledFloat):
+    """An integer of more than `MAX_DIGITS` digits: its value as a float, mostly an infinite one."""
+
+    @property
+    def refusal(self) -> str:
+        """What a field that takes integers says of it."""
+        digits = len(self.spelling.removeprefix("-"))
+        return f"must be an integer of at most {MAX_DIGITS} digits, got one of {digits}"
 
 
 def shorten(text: str) -> str:
@@ -89,21 +116,28 @@ def _load(body: bytes) -> object:
             parse_int=_integer,
         )
     except json.JSONDecodeError as error:
-        raise ApiError(
-            400,
-            f"the request body is not JSON: {error.msg} at line {error.lineno}, "
-            f"column {error.colno}",
-        ) from None
+        raise ApiError(400, f"the request body is not JSON: {_syntax_fault(error)}") from None
     except RecursionError:
         raise _too_deep() from None
+
+
+def _syntax_fault(error: json.JSONDecodeError) -> str:
+    if error.doc.startswith("\ufeff"):
+        return "it begins with a byte order mark"
+    problem = next(
+        (ours for beginning, ours in _SYNTAX_FAULTS.items() if error.msg.startswith(beginning)),
+        "something JSON does not have",
+    )
+    return f"{problem} at line {error.lineno}, column {error.colno}"
 
 
 class _Pairs(list[tuple[str, object]]):
     """An object as it was written: its keys in order, also those that come twice."""
 
 
-def _integer(digits: str) -> int | SpelledFloat:
-    return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else SpelledFloat(digits)
+def _integer(spelling: str) -> int | LongInteger:
+    digits = len(spelling.removeprefix("-"))
+    return int(spelling) if digits <= MAX_DIGITS else LongInteger(spelling)
 
 
 def _checked(value: object, path: Path) -> object:
@@ -119,12 +153,8 @@ def _checked(value: object, path: Path) -> object:
         ]
     if isinstance(value, str) and _SURROGATE.search(value):
         raise ApiError(400, "the string holds half a surrogate pair", param=format_path(path))
-    if isinstance(value, SpelledFloat) and not math.isfinite(value):
-        problem = (
-            f"{value.spelling} is not a number in JSON"
-            if value.spelling in _CONSTANTS
-            else "the number is too large for a 64-bit float"
-        )
+    if isinstance(value, SpelledFloat) and value.spelling in _CONSTANTS:
+        problem = f"{value.spelling} is not a number in JSON"
         raise ApiError(400, problem, param=format_path(path))
     return value
 

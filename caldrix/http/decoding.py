@@ -49,10 +49,17 @@ def decode(body: Mapping[str, object], request_class: type[T]) -> T:
     class names first is told.
     """
     try:
-        return _converter.structure(body, request_class)
-    except (ClassValidationError, IterableValidationError) as error:
-        invalid = _first_fault(error, ())
+        return read_object(body, request_class)
+    except Invalid as invalid:
         raise ApiError(400, invalid.message, param=format_path(invalid.path)) from None
+
+
+def read_object(value: Mapping[str, object], value_class: type[T]) -> T:
+    """What ``value``, an object inside a body, holds. Raises Invalid with the path inside it."""
+    try:
+        return _converter.structure(value, value_class)
+    except (ClassValidationError, IterableValidationError) as error:
+        raise _first_fault(error, ()) from None
 
 
 def spell(value: object) -> str:

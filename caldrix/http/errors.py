@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, QueueFull
+from caldrix.engine.errors import (
+    EngineFailed,
+    EngineUnavailable,
+    PromptTooLong,
+    QueueFull,
+    UnknownToken,
+)
 from caldrix.errors import CaldrixError
 from caldrix.http.encoding import encode_json
 from caldrix.text.errors import InvalidText, TemplateError
 
 _STATUSES: Mapping[type[CaldrixError], int] = {
     PromptTooLong: 400,
+    UnknownToken: 400,
     TemplateError: 400,
     InvalidText: 400,
     QueueFull: 429,

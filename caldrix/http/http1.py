@@ -7,7 +7,9 @@ open, since the task that should close it is cancelled first.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
 import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -26,6 +28,7 @@ from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, ConnectionState, Scope
 
+from caldrix.http.body import shorten
 from caldrix.http.config import Timeouts
 from caldrix.http.errors import ApiError, error_body, internal_error
 from caldrix.http.exchange import JSON
@@ -34,8 +37,12 @@ _log = structlog.get_logger(__name__)
 
 # Bytes of requests sent ahead that are kept while one is served.
 _MOST_PIPELINED = 2**20
-# A path or a whole URL; "*" asks about the server itself (RFC 9112, 3.2).
-_TARGET = re.compile(rb"/|https?://[^/?#]+/|\*$")
+# A path, or "*", which asks about the server itself; or a whole URL (RFC 9112, 3.2).
+_TARGET = re.compile(rb"/|\*$")
+_ABSOLUTE_TARGET = re.compile(rb"(?i:https?)://([^/?#]+)(/.*)")
+# What h11 quotes of the request, as Python writes bytes.
+_BYTES = r"""b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_QUOTED_BYTES = re.compile(rf"bytearray\((?P<array>{_BYTES})\)|(?P<bytes>{_BYTES})")
 
 
 @frozen(eq=False)
@@ -144,6 +151,7 @@ class Http1(H11Protocol):
             and self._declared_body <= self._most_body
         ):
             await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+        self._skip_blank_lines()
         try:
             event = self.connection.next_event()
         except h11.RemoteProtocolError as error:
@@ -161,16 +169,35 @@ class Http1(H11Protocol):
                 return False
         return True
 
+    def _skip_blank_lines(self) -> None:
+        """Passes over ends of line before a request, as some clients send (RFC 9112, 2.2)."""
+        waiting, ended = self.connection.trailing_data
+        if self.connection.their_state is not h11.IDLE or waiting[:1] not in {b"\r", b"\n"}:
+            return
+        # The parser takes nothing back; one at its beginning is like a new one.
+        self.connection = h11.Connection(
+            h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
+        )
+        if rest := waiting.lstrip(b"\r\n"):
+            self.connection.receive_data(rest)
+        if ended:
+            self.connection.receive_data(b"")
+
     async def _begin_request(self, request: h11.Request) -> None:
         self._not_busy = trio.Event()
         await self.send(Updated(idle=False))
         if request.http_version not in {b"1.0", b"1.1"}:
             await self.refuse(505, "this server speaks HTTP/1.1")
             return
-        if not _TARGET.match(request.target):
+        target, headers = _origin_form(request)
+        if not _TARGET.match(target):
             await self.refuse(400, "the request's target must be a path that begins with /")
             return
-        headers = list(request.headers)
+        names = {name for name, _ in headers}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            # Two readers may disagree on where such a body ends (RFC 9112, 6.1).
+            await self.refuse(400, "send Content-Length or Transfer-Encoding, not both")
+            return
         lengths = [value for name, value in headers if name == b"content-length"]
         self._declared_body = int(lengths[0]) if lengths else 0
         self.stream = RequestStream(
@@ -190,7 +217,7 @@ class Http1(H11Protocol):
                 headers=headers,
                 http_version=request.http_version.decode(),
                 method=request.method.decode(),
-                raw_path=request.target,
+                raw_path=target,
                 state=self.connection_state,
             )
         )
@@ -266,4 +293,22 @@ def _json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
 def _describe(error: h11.RemoteProtocolError) -> str:
     if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
         return "the request's head is too large"
-    return f"the request is not HTTP: {error}"
+    return f"the request is not HTTP: {_QUOTED_BYTES.sub(_quoted, str(error))}"
+
+
+def _quoted(match: re.Match[str]) -> str:
+    quoted: bytes = ast.literal_eval(match["array"] or match["bytes"])
+    return json.dumps(shorten(quoted.decode("latin-1")), ensure_ascii=False)
+
+
+def _origin_form(request: h11.Request) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The target as a path, and the headers; a URL's authority takes the place of the Host.
+
+    So RFC 9112 wants it, in 3.2.2.
+    """
+    headers = list(request.headers)
+    if absolute := _ABSOLUTE_TARGET.fullmatch(request.target):
+        authority, path = absolute.groups()
+        others = [(name, value) for name, value in headers if name != b"host"]
+        return path, [(b"host", authority), *others]
+    return request.target, headers

@@ -6,13 +6,14 @@ GGUF files a table translates.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from attrs import frozen
 
-from caldrix.models.fields import Fields
+from caldrix.models.fields import Fields, UnsupportedModel
 from caldrix.models.program import Activation, KvCache, Program, ProgramBuilder, Value
-from caldrix.weights.tensor import Tensor
+from caldrix.models.tensors import NamedTensors
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -36,6 +37,25 @@ GGUF_NAMES: Mapping[str, str] = {
 }
 """Names in GGUF files: whole ones, and those of a layer's parts without their ends."""
 
+QKV_PROJECTIONS = frozenset({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"})
+ATTENTION_PROJECTIONS = QKV_PROJECTIONS | {"self_attn.o_proj"}
+MLP_PROJECTIONS = frozenset({"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
+
+_DEFAULT_EPS = 1e-6
+
+
+def _first_norm(layer: int) -> str:
+    return f"model.layers.{layer}.input_layernorm.weight"
+
+
+def biased_projections(tensors: NamedTensors) -> frozenset[str]:
+    """The projections that have a bias, going by the first layer: GGUF metadata doesn't say."""
+    return frozenset(
+        part
+        for part in ATTENTION_PROJECTIONS | MLP_PROJECTIONS
+        if f"model.layers.0.{part}.bias" in tensors
+    )
+
 
 @frozen
 class Dimensions:
@@ -54,11 +74,15 @@ class Dimensions:
     """Whether the embedding is the output matrix too."""
 
     @classmethod
-    def from_config(cls, config: Fields, *, head_dim: int | None = None) -> Dimensions:
-        """From config.json; ``head_dim`` is the family's default."""
+    def from_config(
+        cls, config: Fields, tensors: NamedTensors, *, head_dim: int | None = None
+    ) -> Dimensions:
+        """From config.json, held against the tensors; ``head_dim`` is the family's default."""
+        config.require("num_experts", 0)
+        config.require("num_local_experts", 0)
         hidden = config.integer("hidden_size")
         heads = config.integer("num_attention_heads")
-        return cls(
+        dims = cls(
             hidden=hidden,
             intermediate=config.integer("intermediate_size"),
             layers=config.integer("num_hidden_layers"),
@@ -67,30 +91,57 @@ class Dimensions:
             head_dim=config.integer("head_dim", head_dim or max(1, hidden // heads)),
             vocab=config.integer("vocab_size"),
             max_context=config.integer("max_position_embeddings"),
-            eps=config.number("rms_norm_eps"),
+            eps=config.number("rms_norm_eps", _DEFAULT_EPS),
             tied=config.flag("tie_word_embeddings", False),
         )
+        dims.hold_against(tensors, config.where)
+        return dims
 
     @classmethod
-    def from_gguf(cls, metadata: Fields, tensors: Mapping[str, Tensor]) -> Dimensions:
-        """From GGUF metadata; the vocabulary's size is the embedding's."""
+    def from_gguf(cls, metadata: Fields, tensors: NamedTensors) -> Dimensions:
+        """From GGUF metadata, held against the tensors; the vocabulary is the embedding's."""
+        metadata.require("expert_count", 0)
         hidden = metadata.integer("embedding_length")
         heads = metadata.integer("attention.head_count")
         head_dim = metadata.integer("attention.key_length", max(1, hidden // heads))
         metadata.require("attention.value_length", head_dim)
-        embedding = tensors.get(GGUF_NAMES[EMBEDDING])
-        return cls(
+        dims = cls(
             hidden=hidden,
             intermediate=metadata.integer("feed_forward_length"),
             layers=metadata.integer("block_count"),
             heads=heads,
             kv_heads=metadata.integer("attention.head_count_kv", heads),
             head_dim=head_dim,
-            vocab=embedding.shape[0] if embedding is not None else metadata.integer("vocab_size"),
+            vocab=tensors.read(EMBEDDING).shape[0],
             max_context=metadata.integer("context_length"),
             eps=metadata.number("attention.layer_norm_rms_epsilon"),
-            tied=GGUF_NAMES[HEAD] not in tensors,
+            tied=HEAD not in tensors,
         )
+        dims.hold_against(tensors, metadata.where)
+        return dims
+
+    def hold_against(self, tensors: NamedTensors, where: str) -> None:
+        """Refuses sizes that contradict each other or the tensors, before a program is built.
+
+        What a program's own size depends on is checked here; the shapes of all its weights are
+        checked once it is there. ``where`` names the file with the sizes. Raises UnsupportedModel.
+        """
+        if self.heads % self.kv_heads:
+            raise UnsupportedModel(
+                f"{where}: {self.heads} attention heads can't share {self.kv_heads} key and value "
+                "heads evenly"
+            )
+        if self.head_dim % 2:
+            raise UnsupportedModel(f"{where}: heads of {self.head_dim} dimensions can't be rotated")
+        tensors.read_shaped(EMBEDDING, (self.vocab, self.hidden))
+        for part, heads in (("q", self.heads), ("k", self.kv_heads)):
+            name = f"model.layers.0.self_attn.{part}_proj.weight"
+            tensors.read_shaped(name, (heads * self.head_dim, self.hidden))
+        present = next(layer for layer in itertools.count() if _first_norm(layer) not in tensors)
+        if present != self.layers:
+            raise UnsupportedModel(
+                f"{where}: it describes {self.layers} layers, but the tensors are of {present}"
+            )
 
     def builder(self, family: str) -> ProgramBuilder:
         """A builder for a program of these sizes."""
@@ -106,34 +157,38 @@ class Attention:
     interleaved: bool = False
     """Rope pairs lie side by side, as GGUF stores Llama's query and key rows."""
     window: int | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
     head_norms: bool = False
     """Queries and keys are normalised, each head by itself, before the rope."""
     norm_offset: float = 0.0
 
 
-def attention(b: ProgramBuilder, x: Value, layer: str, dims: Dimensions, how: Attention) -> Value:
+def attention(
+    b: ProgramBuilder,
+    x: Value,
+    layer: str,
+    dims: Dimensions,
+    how: Attention,
+    *,
+    biased: frozenset[str] = frozenset(),
+) -> Value:
     """Projections, head norms, rope, attention and the output projection."""
-    prefix = f"{layer}.self_attn"
 
-    def project(x: Value, part: str, width: int, *, biased: bool) -> Value:
-        name = f"{prefix}.{part}_proj"
-        return b.linear(x, f"{name}.weight", width, bias=f"{name}.bias" if biased else None)
+    def project(x: Value, part: str, width: int) -> Value:
+        return _project(b, x, layer, f"self_attn.{part}_proj", width, biased)
 
     def positioned(part: str, heads: int) -> Value:
-        y = project(x, part, heads * dims.head_dim, biased=how.qkv_bias)
+        y = project(x, part, heads * dims.head_dim)
         if how.head_norms:
-            norm = f"{prefix}.{part}_norm.weight"
+            norm = f"{layer}.self_attn.{part}_norm.weight"
             y = b.rms_norm(y, norm, eps=dims.eps, groups=heads, offset=how.norm_offset)
         return b.rope(y, heads=heads, frequencies=how.frequencies, interleaved=how.interleaved)
 
     q = positioned("q", dims.heads)
     k = positioned("k", dims.kv_heads)
-    v = project(x, "v", dims.kv_heads * dims.head_dim, biased=how.qkv_bias)
+    v = project(x, "v", dims.kv_heads * dims.head_dim)
     cache = KvCache(dims.kv_heads, dims.head_dim, how.window)
     attended = b.attend(q, k, v, cache, heads=dims.heads, scale=how.scale)
-    return project(attended, "o", dims.hidden, biased=how.out_bias)
+    return project(attended, "o", dims.hidden)
 
 
 def gated_mlp(
@@ -143,17 +198,23 @@ def gated_mlp(
     dims: Dimensions,
     activation: Activation,
     *,
-    biased: bool = False,
+    biased: frozenset[str] = frozenset(),
 ) -> Value:
     """``down(activation(gate(x)) * up(x))``."""
 
     def project(x: Value, part: str, width: int) -> Value:
-        name = f"{layer}.mlp.{part}_proj"
-        return b.linear(x, f"{name}.weight", width, bias=f"{name}.bias" if biased else None)
+        return _project(b, x, layer, f"mlp.{part}_proj", width, biased)
 
     gate = project(x, "gate", dims.intermediate)
     up = project(x, "up", dims.intermediate)
     return project(b.gate(gate, up, activation), "down", dims.hidden)
+
+
+def _project(
+    b: ProgramBuilder, x: Value, layer: str, part: str, width: int, biased: frozenset[str]
+) -> Value:
+    name = f"{layer}.{part}"
+    return b.linear(x, f"{name}.weight", width, bias=f"{name}.bias" if part in biased else None)
 
 
 def pre_norm_decoder(
@@ -162,20 +223,20 @@ def pre_norm_decoder(
     how: tuple[Attention, ...],
     *,
     activation: Activation = Activation.SILU,
-    mlp_biased: bool = False,
+    biased: frozenset[str] = frozenset(),
 ) -> Program:
     """Llama's shape: a norm before attention and one before the gated MLP, each added back.
 
-    ``how`` has an entry for each layer.
+    ``how`` has an entry for each layer; ``biased`` names the projections with a bias.
     """
     b = dims.builder(family)
     x = b.embed(EMBEDDING, dims.hidden)
     for index, attention_of_layer in enumerate(how):
         layer = f"model.layers.{index}"
         h = b.rms_norm(x, f"{layer}.input_layernorm.weight", eps=dims.eps)
-        x = b.add(x, attention(b, h, layer, dims, attention_of_layer))
+        x = b.add(x, attention(b, h, layer, dims, attention_of_layer, biased=biased))
         h = b.rms_norm(x, f"{layer}.post_attention_layernorm.weight", eps=dims.eps)
-        x = b.add(x, gated_mlp(b, h, layer, dims, activation, biased=mlp_biased))
+        x = b.add(x, gated_mlp(b, h, layer, dims, activation, biased=biased))
     return head(b, x, dims)
 
 

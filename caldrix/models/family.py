@@ -8,18 +8,25 @@ from attrs import frozen
 
 from caldrix.models.fields import Fields
 from caldrix.models.program import Program
-from caldrix.weights.tensor import Tensor
+from caldrix.models.tensors import NamedTensors
 
 
 @frozen
 class Family:
-    """An architecture. The two readers raise UnsupportedModel for what they don't implement."""
+    """An architecture.
+
+    The two readers make a Program of a description and of the tensors it must agree with. They
+    raise UnsupportedModel for what they don't implement, and for sizes that the tensors don't
+    have, before they build anything of such a size.
+    """
 
     name: str
     model_types: frozenset[str]
     """``model_type`` of the config.json files it reads."""
     architectures: frozenset[str]
     """``general.architecture`` of the GGUF files it reads."""
-    from_config: Callable[[Fields], Program]
-    from_gguf: Callable[[Fields, Mapping[str, Tensor]], Program]
+    from_config: Callable[[Fields, NamedTensors], Program]
+    from_gguf: Callable[[Fields, NamedTensors], Program]
     gguf_names: Mapping[str, str]
+    unserved: tuple[str, ...] = ()
+    """How the names of tensors begin that belong to a part of the model which is not served."""

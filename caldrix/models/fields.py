@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import attrs
 from attrs import frozen
 
 from caldrix.errors import Refusal
+from caldrix.weights.errors import printable
+
+_LARGEST = 2**31 - 1
 
 
 class UnsupportedModel(Refusal):
     """The checkpoint describes a model that caldrix doesn't run, or describes it wrongly."""
+
+
+def shown(value: object) -> str:
+    """A value of a file, short and printable enough to be quoted."""
+    return printable(repr(value), 80)
 
 
 @frozen
@@ -34,19 +43,21 @@ class Fields:
         present = {key: value for key, value in self.values.items() if value is not None}
         return attrs.evolve(self, values={**defaults, **present})
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number from ``least`` to 2**31 - 1."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._wrong(key, value, "a whole number of at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
+            raise self._wrong(key, value, f"a whole number from {least} to {_LARGEST}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
+    def number(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
+        """A finite number above 0, and of at least ``least``."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise self._wrong(key, value, "a positive number")
-        return float(value)
+        number = _finite(value)
+        if number is None or number <= 0 or number < least:
+            expected = f"a number of at least {least:g}" if least else "a positive number"
+            raise self._wrong(key, value, expected)
+        return number
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """True or false."""
@@ -83,7 +94,9 @@ class Fields:
         """Refuses a present key whose value is not one of those that are implemented."""
         value = self.values.get(self.prefix + key)
         if value is not None and value not in allowed:
-            raise UnsupportedModel(f"{self.where}: {self.prefix}{key} is {value!r}, not supported")
+            raise UnsupportedModel(
+                f"{self.where}: {self.prefix}{key} is {shown(value)}, which is not supported"
+            )
 
     def _get(self, key: str, default: object) -> object:
         value = self.values.get(self.prefix + key)
@@ -94,6 +107,17 @@ class Fields:
         return value
 
     def _wrong(self, key: str, value: object, expected: str) -> UnsupportedModel:
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        return UnsupportedModel(f"{self.where}: {self.prefix}{key} is {shown}, not {expected}")
+        return UnsupportedModel(
+            f"{self.where}: {self.prefix}{key} is {shown(value)}, not {expected}"
+        )
+
+
+def _finite(value: object) -> float | None:
+    """A number as a float64; None for what is no number or is out of its range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

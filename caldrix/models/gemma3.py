@@ -28,9 +28,10 @@ from caldrix.models.rope import (
     base_frequencies,
     frequencies_from_gguf,
     scaled_frequencies,
+    theta_of,
 )
+from caldrix.models.tensors import NamedTensors
 from caldrix.models.windows import is_sliding, layer_types
-from caldrix.weights.tensor import Tensor
 
 _GLOBAL_THETA = 1_000_000.0
 _LOCAL_THETA = 10_000.0
@@ -44,7 +45,6 @@ _DEFAULTS: Mapping[str, object] = {
     "num_key_value_heads": 4,
     "head_dim": 256,
     "max_position_embeddings": 131_072,
-    "rms_norm_eps": 1e-6,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
     "tie_word_embeddings": True,
@@ -88,7 +88,7 @@ def _program(dims: Dimensions, settings: _Settings) -> Program:
     return head(b, x, dims, norm_offset=settings.norm_offset)
 
 
-def _from_config(config: Fields) -> Program:
+def _from_config(config: Fields, tensors: NamedTensors) -> Program:
     text = config.section("text_config") if "text_config" in config else config
     text = text.with_defaults(_DEFAULTS)
     text.require("hidden_activation", "gelu_pytorch_tanh")
@@ -96,7 +96,7 @@ def _from_config(config: Fields) -> Program:
     text.require("attn_logit_softcapping")
     text.require("final_logit_softcapping")
     text.require("use_bidirectional_attention", False)
-    dims = Dimensions.from_config(text)
+    dims = Dimensions.from_config(text, tensors)
     if "layer_types" in text:
         sliding = tuple(map(is_sliding, layer_types(text, dims.layers)))
     else:
@@ -121,18 +121,18 @@ def _frequencies(text: Fields, head_dim: int) -> tuple[tuple[float, ...], tuple[
             scaled_frequencies(by_type.section("full_attention"), head_dim, theta=_GLOBAL_THETA),
             scaled_frequencies(by_type.section("sliding_attention"), head_dim, theta=_LOCAL_THETA),
         )
-    theta = text.number("rope_theta", _GLOBAL_THETA)
-    local = base_frequencies(text.number("rope_local_base_freq", _LOCAL_THETA), head_dim)
+    theta = theta_of(text, "rope_theta", _GLOBAL_THETA)
+    local = base_frequencies(theta_of(text, "rope_local_base_freq", _LOCAL_THETA), head_dim)
     if "rope_scaling" in text:
         return scaled_frequencies(text.section("rope_scaling"), head_dim, theta=theta), local
     return base_frequencies(theta, head_dim), local
 
 
-def _from_gguf(metadata: Fields, tensors: Mapping[str, Tensor]) -> Program:
+def _from_gguf(metadata: Fields, tensors: NamedTensors) -> Program:
     dims = Dimensions.from_gguf(metadata, tensors)
     # The file doesn't say query_pre_attn_scalar; of the published sizes only 27B differs.
     queries = dims.hidden / dims.heads if dims.layers == _LAYERS_OF_27B else dims.head_dim
-    local_theta = metadata.number("rope.freq_base_swa", _LOCAL_THETA)
+    local_theta = theta_of(metadata, "rope.freq_base_swa", _LOCAL_THETA)
     settings = _Settings(
         sliding=_sliding(dims.layers, _PATTERN),
         window=metadata.integer("attention.sliding_window"),
@@ -163,4 +163,13 @@ FAMILY = Family(
         "pre_feedforward_layernorm": "ffn_norm",
         "post_feedforward_layernorm": "post_ffw_norm",
     },
+    # The vision tower and its projector, as safetensors and as single GGUF files name them.
+    unserved=(
+        "vision_tower.",
+        "model.vision_tower.",
+        "multi_modal_projector.",
+        "model.multi_modal_projector.",
+        "v.",
+        "mm.",
+    ),
 )

@@ -61,6 +61,11 @@ class Slice:
 class Executor(Protocol):
     """A compiled Program with its rows. Not safe to call from two threads at once."""
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are 0 to ``vocab_size`` - 1; a slice with another has no meaning."""
+        ...
+
     def step(self, slices: Sequence[Slice]) -> Float32:
         """Computes the slices, each of a row of its own.
 

@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from caldrix.models.decoder import GGUF_NAMES, Attention, Dimensions, pre_norm_decoder
+from caldrix.models.decoder import (
+    ATTENTION_PROJECTIONS,
+    GGUF_NAMES,
+    MLP_PROJECTIONS,
+    Attention,
+    Dimensions,
+    biased_projections,
+    pre_norm_decoder,
+)
 from caldrix.models.family import Family
 from caldrix.models.fields import Fields
 from caldrix.models.program import Program
 from caldrix.models.rope import frequencies_from_config, frequencies_from_gguf
-from caldrix.weights.tensor import Tensor
+from caldrix.models.tensors import NamedTensors
 
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
-def _from_config(config: Fields) -> Program:
+def _from_config(config: Fields, tensors: NamedTensors) -> Program:
     config.require("hidden_act", "silu")
-    dims = Dimensions.from_config(config)
-    biased = config.flag("attention_bias", False)
+    dims = Dimensions.from_config(config, tensors)
     how = Attention(
         frequencies=frequencies_from_config(config, dims.head_dim),
         scale=dims.head_dim**-0.5,
-        qkv_bias=biased,
-        out_bias=biased,
     )
-    mlp_biased = config.flag("mlp_bias", False)
-    return pre_norm_decoder("llama", dims, (how,) * dims.layers, mlp_biased=mlp_biased)
+    biased: frozenset[str] = frozenset()
+    if config.flag("attention_bias", False):
+        biased |= ATTENTION_PROJECTIONS
+    if config.flag("mlp_bias", False):
+        biased |= MLP_PROJECTIONS
+    return pre_norm_decoder("llama", dims, (how,) * dims.layers, biased=biased)
 
 
-def _from_gguf(metadata: Fields, tensors: Mapping[str, Tensor]) -> Program:
+def _from_gguf(metadata: Fields, tensors: NamedTensors) -> Program:
     dims = Dimensions.from_gguf(metadata, tensors)
-    factors = tensors[_ROPE_FACTORS].to_float32().ravel() if _ROPE_FACTORS in tensors else None
+    factors: list[float] | None = None
+    if _ROPE_FACTORS in tensors:
+        shape = (dims.head_dim // 2,)
+        factors = tensors.read_shaped(_ROPE_FACTORS, shape).to_float32().tolist()
     how = Attention(
-        frequencies=frequencies_from_gguf(
-            metadata, dims.head_dim, None if factors is None else factors.tolist()
-        ),
+        frequencies=frequencies_from_gguf(metadata, dims.head_dim, factors),
         scale=dims.head_dim**-0.5,
         interleaved=True,
     )
-    return pre_norm_decoder("llama", dims, (how,) * dims.layers)
+    biased = biased_projections(tensors)
+    return pre_norm_decoder("llama", dims, (how,) * dims.layers, biased=biased)
 
 
 FAMILY = Family(
@@ -47,5 +56,5 @@ FAMILY = Family(
     architectures=frozenset({"llama"}),
     from_config=_from_config,
     from_gguf=_from_gguf,
-    gguf_names=GGUF_NAMES,
+    gguf_names={**GGUF_NAMES, _ROPE_FACTORS: _ROPE_FACTORS},
 )

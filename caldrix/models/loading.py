@@ -51,11 +51,6 @@ def load_model(
     with open_checkpoint(path) as checkpoint:
         bound = bind(checkpoint)
         tokenizer, template = read_text(checkpoint)
-        if tokenizer.vocab_size > bound.program.vocab_size:
-            raise UnsupportedModel(
-                f"{path.name}: its tokenizer has {tokenizer.vocab_size} tokens, "
-                f"its embedding only {bound.program.vocab_size}"
-            )
         options = LaneOptions(_context(bound.program, context), rows, threads)
         with lane.compile(bound.program, bound.weights, options) as executor:
             yield TextModel(
@@ -87,6 +82,7 @@ def _context(program: Program, asked: int | None) -> int:
         return min(program.max_context, DEFAULT_CONTEXT)
     if asked > program.max_context:
         raise UnsupportedModel(
-            f"--context {asked}: the model was trained for {program.max_context} positions"
+            f"a context of {asked} tokens was asked for, and the model was trained for "
+            f"{program.max_context}; ask for at most that"
         )
     return asked

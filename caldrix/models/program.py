@@ -4,8 +4,8 @@ A family builds a Program from its configuration; a lane compiles and runs it. T
 here, so that a family knows no device and a lane no family.
 
 Every value is a float32 matrix ``[tokens, width]``: one row for each token of a step. A value is
-written by exactly one operation and only read after it, so a lane can plan its memory in one pass
-(see `Program.last_uses`). Operations that look at other tokens go through a state.
+written by exactly one operation and only read after it, so a lane can plan its memory in one pass.
+Operations that look at other tokens go through a state.
 """
 
 from __future__ import annotations
@@ -184,14 +184,6 @@ class Program:
             written.add(operation.out)
         if not self.operations or not isinstance(self.operations[-1], Logits):
             raise ProgramError("the last operation must be Logits")
-
-    def last_uses(self) -> Mapping[Value, int]:
-        """For each value the index of the last operation that reads it."""
-        return {
-            value: index
-            for index, operation in enumerate(self.operations)
-            for value in inputs(operation)
-        }
 
 
 def inputs(operation: Operation) -> tuple[Value, ...]:

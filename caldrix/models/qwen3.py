@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 
-from caldrix.models.decoder import GGUF_NAMES, Attention, Dimensions, pre_norm_decoder
+from caldrix.models.decoder import (
+    ATTENTION_PROJECTIONS,
+    GGUF_NAMES,
+    Attention,
+    Dimensions,
+    biased_projections,
+    pre_norm_decoder,
+)
 from caldrix.models.family import Family
 from caldrix.models.fields import Fields
 from caldrix.models.program import Program
 from caldrix.models.rope import frequencies_from_config, frequencies_from_gguf
+from caldrix.models.tensors import NamedTensors
 from caldrix.models.windows import layer_windows
-from caldrix.weights.tensor import Tensor
 
 _HEAD_DIM = 128
 
 
-def _from_config(config: Fields) -> Program:
+def _from_config(config: Fields, tensors: NamedTensors) -> Program:
     config.require("hidden_act", "silu")
-    dims = Dimensions.from_config(config, head_dim=_HEAD_DIM)
-    biased = config.flag("attention_bias", False)
+    dims = Dimensions.from_config(config, tensors, head_dim=_HEAD_DIM)
+    biased = ATTENTION_PROJECTIONS if config.flag("attention_bias", False) else frozenset()
     how = Attention(
         frequencies=frequencies_from_config(config, dims.head_dim),
         scale=dims.head_dim**-0.5,
-        qkv_bias=biased,
-        out_bias=biased,
         head_norms=True,
     )
-    windows = layer_windows(config, dims.layers)
-    return pre_norm_decoder(
-        "qwen3", dims, tuple(attrs.evolve(how, window=window) for window in windows)
+    of_layers = tuple(
+        attrs.evolve(how, window=window) for window in layer_windows(config, dims.layers)
     )
+    return pre_norm_decoder("qwen3", dims, of_layers, biased=biased)
 
 
-def _from_gguf(metadata: Fields, tensors: Mapping[str, Tensor]) -> Program:
+def _from_gguf(metadata: Fields, tensors: NamedTensors) -> Program:
     dims = Dimensions.from_gguf(metadata, tensors)
     how = Attention(
         frequencies=frequencies_from_gguf(metadata, dims.head_dim, None),
         scale=dims.head_dim**-0.5,
         head_norms=True,
     )
-    return pre_norm_decoder("qwen3", dims, (how,) * dims.layers)
+    biased = biased_projections(tensors)
+    return pre_norm_decoder("qwen3", dims, (how,) * dims.layers, biased=biased)
 
 
 FAMILY = Family(

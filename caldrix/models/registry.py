@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
 from caldrix.models import gemma3, llama, qwen2, qwen3
 from caldrix.models.family import Family
-from caldrix.models.fields import Fields, UnsupportedModel
+from caldrix.models.fields import Fields, UnsupportedModel, shown
 from caldrix.models.program import Program
+from caldrix.models.tensors import NamedTensors
 from caldrix.weights.checkpoint import AnyCheckpoint
 from caldrix.weights.directory import CONFIG
+from caldrix.weights.errors import printable
 from caldrix.weights.gguf import GgufCheckpoint
 from caldrix.weights.safetensors import SafetensorsCheckpoint
 from caldrix.weights.tensor import Tensor
@@ -21,6 +24,17 @@ FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY, gemma3
 _LAYER = "model.layers."
 # Checkpoints with a vision tower keep the same text model under one of these.
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.")
+
+# Tensors that may go unread, beside what a family says itself.
+_HARMLESS_IN_SAFETENSORS = (
+    # Buffers that are computed from config.json.
+    re.compile(r"(?:.+\.)?rotary_emb\.inv_freq"),
+    # A copy of a tied embedding; where the embedding isn't tied, it has been read.
+    re.compile(r"(?:language_model\.)?lm_head\.weight"),
+    # Layers that guess several tokens ahead; the model's own tokens don't depend on them.
+    re.compile(r"mtp\..+"),
+)
+_HARMLESS_IN_GGUF = ()
 
 
 @frozen(eq=False)
@@ -47,7 +61,9 @@ def _bind_directory(checkpoint: SafetensorsCheckpoint) -> BoundProgram:
         where,
         {kind: family for family in FAMILIES for kind in family.model_types},
     )
-    return _bound(family.from_config(config), checkpoint, _published_names)
+    tensors = NamedTensors(checkpoint.path.name, checkpoint.tensors, _published_names)
+    program = family.from_config(config, tensors)
+    return _bound(program, family, tensors, _HARMLESS_IN_SAFETENSORS)
 
 
 def _bind_gguf(checkpoint: GgufCheckpoint) -> BoundProgram:
@@ -60,8 +76,11 @@ def _bind_gguf(checkpoint: GgufCheckpoint) -> BoundProgram:
         {kind: family for family in FAMILIES for kind in family.architectures},
     )
     metadata = Fields(where, checkpoint.metadata, f"{architecture}.")
-    program = family.from_gguf(metadata, checkpoint.tensors)
-    return _bound(program, checkpoint, lambda name: (gguf_name(name, family.gguf_names),))
+    tensors = NamedTensors(
+        where, checkpoint.tensors, lambda name: (gguf_name(name, family.gguf_names),)
+    )
+    program = family.from_gguf(metadata, tensors)
+    return _bound(program, family, tensors, _HARMLESS_IN_GGUF)
 
 
 def gguf_name(name: str, names: Mapping[str, str]) -> str:
@@ -75,7 +94,7 @@ def gguf_name(name: str, names: Mapping[str, str]) -> str:
     return f"blk.{layer}.{names[part]}.{kind}"
 
 
-def _published_names(name: str) -> Iterable[str]:
+def _published_names(name: str) -> Sequence[str]:
     """A weight's possible names in safetensors files."""
     if not name.startswith("model."):
         return (name, f"language_model.{name}")
@@ -85,24 +104,25 @@ def _published_names(name: str) -> Iterable[str]:
 def _find(kind: str, where: str, known: Mapping[str, Family]) -> Family:
     if kind not in known:
         raise UnsupportedModel(
-            f"{where}: {kind!r} models are not supported; supported: {', '.join(sorted(known))}"
+            f"{where}: {shown(kind)} models are not supported; "
+            f"supported: {', '.join(sorted(known))}"
         )
     return known[kind]
 
 
 def _bound(
-    program: Program, checkpoint: AnyCheckpoint, names: Callable[[str], Iterable[str]]
+    program: Program, family: Family, tensors: NamedTensors, harmless: Sequence[re.Pattern[str]]
 ) -> BoundProgram:
-    where, tensors = checkpoint.path.name, checkpoint.tensors
-    weights: dict[str, Tensor] = {}
-    for weight, shape in program.weights.items():
-        candidates = tuple(names(weight))
-        found = next((tensors[name] for name in candidates if name in tensors), None)
-        if found is None:
-            raise UnsupportedModel(f"{where} lacks the tensor {candidates[0]}")
-        if found.shape != shape:
+    """The program with its weights. Refuses a tensor that would go unread: without it the answers
+    would not be the model's.
+    """
+    weights = {name: tensors.read_shaped(name, shape) for name, shape in program.weights.items()}
+    for name in tensors.unread():
+        if name.startswith(family.unserved):
+            continue
+        if not any(pattern.fullmatch(name) for pattern in harmless):
             raise UnsupportedModel(
-                f"{where}: {found.name} has shape {list(found.shape)}, {list(shape)} is expected"
+                f"{tensors.where} has the tensor {printable(name, 80)}, which the supported "
+                f"{family.name} models don't have; they would answer wrongly without it"
             )
-        weights[weight] = found
     return BoundProgram(program, weights)

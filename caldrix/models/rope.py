@@ -7,12 +7,17 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from caldrix.models.fields import Fields, UnsupportedModel
+from caldrix.models.fields import Fields, UnsupportedModel, shown
 
 
 def base_frequencies(theta: float, dimensions: int) -> tuple[float, ...]:
     """``theta ** (-2j / dimensions)`` for each pair ``j`` (Su et al., 2021), radians a position."""
     return tuple(theta ** (-2 * pair / dimensions) for pair in range(dimensions // 2))
+
+
+def theta_of(fields: Fields, key: str, default: float) -> float:
+    """A rope's base; below 1 the frequencies would grow without bound."""
+    return fields.number(key, default, least=1.0)
 
 
 @frozen
@@ -26,6 +31,18 @@ class Llama3Scaling:
     low_freq_factor: float
     high_freq_factor: float
     original_context: float
+
+    @classmethod
+    def from_config(cls, parameters: Fields) -> Llama3Scaling:
+        """From one set of rope parameters."""
+        low, high = parameters.number("low_freq_factor"), parameters.number("high_freq_factor")
+        if high <= low:
+            raise UnsupportedModel(
+                f"{parameters.where}: high_freq_factor {high:g} is not above "
+                f"low_freq_factor {low:g}"
+            )
+        factor = parameters.number("factor", least=1.0)
+        return cls(factor, low, high, parameters.number("original_max_position_embeddings"))
 
     def apply(self, frequencies: Sequence[float]) -> tuple[float, ...]:
         """The frequencies, scaled."""
@@ -47,7 +64,7 @@ def frequencies_from_config(
     """
     if "rope_parameters" in config:
         return scaled_frequencies(config.section("rope_parameters"), dimensions, theta=theta)
-    theta = config.number("rope_theta", theta)
+    theta = theta_of(config, "rope_theta", theta)
     if "rope_scaling" in config:
         return scaled_frequencies(config.section("rope_scaling"), dimensions, theta=theta)
     return base_frequencies(theta, dimensions)
@@ -56,23 +73,18 @@ def frequencies_from_config(
 def scaled_frequencies(parameters: Fields, dimensions: int, *, theta: float) -> tuple[float, ...]:
     """Frequencies from one set of rope parameters; ``theta`` where they don't name their own."""
     parameters.require("partial_rotary_factor", 1, 1.0)
-    frequencies = base_frequencies(parameters.number("rope_theta", theta), dimensions)
+    frequencies = base_frequencies(theta_of(parameters, "rope_theta", theta), dimensions)
     kind = parameters.text("rope_type" if "rope_type" in parameters else "type", "default")
     match kind:
         case "default":
             return frequencies
         case "linear":
-            factor = parameters.number("factor")
+            factor = parameters.number("factor", least=1.0)
             return tuple(frequency / factor for frequency in frequencies)
         case "llama3":
-            return Llama3Scaling(
-                parameters.number("factor"),
-                parameters.number("low_freq_factor"),
-                parameters.number("high_freq_factor"),
-                parameters.number("original_max_position_embeddings"),
-            ).apply(frequencies)
+            return Llama3Scaling.from_config(parameters).apply(frequencies)
         case _:
-            raise UnsupportedModel(f"{parameters.where}: rope type {kind!r} is not supported")
+            raise UnsupportedModel(f"{parameters.where}: rope type {shown(kind)} is not supported")
 
 
 def frequencies_from_gguf(
@@ -80,19 +92,27 @@ def frequencies_from_gguf(
 ) -> tuple[float, ...]:
     """What GGUF metadata says; ``factors`` are the divisors of ``rope_freqs.weight``, if any."""
     metadata.require("rope.dimension_count", dimensions)
-    kind = metadata.text("rope.scaling.type", "none")
-    if kind not in ("none", "linear"):
-        raise UnsupportedModel(f"{metadata.where}: rope scaling {kind!r} is not supported")
-    factor = metadata.number("rope.scaling.factor", 1.0) if kind == "linear" else 1.0
-    frequencies = base_frequencies(metadata.number("rope.freq_base", theta), dimensions)
+    stretch = _linear_factor(metadata)
+    theta = theta_of(metadata, "rope.freq_base", theta)
+    frequencies = tuple(value / stretch for value in base_frequencies(theta, dimensions))
     if factors is None:
-        return tuple(frequency / factor for frequency in frequencies)
-    if len(factors) != len(frequencies):
+        return frequencies
+    if not all(math.isfinite(factor) and factor > 0 for factor in factors):
         raise UnsupportedModel(
-            f"{metadata.where}: rope_freqs.weight has {len(factors)} values, "
-            f"{len(frequencies)} are needed"
+            f"{metadata.where}: rope_freqs.weight has values that are no positive numbers"
         )
-    return tuple(
-        frequency / factor / divisor
-        for frequency, divisor in zip(frequencies, factors, strict=True)
-    )
+    return tuple(value / factor for value, factor in zip(frequencies, factors, strict=True))
+
+
+def _linear_factor(metadata: Fields) -> float:
+    """By how much positions are stretched; a factor whose kind is not named is linear.
+
+    ``rope.scale_linear`` is the factor's name in older files.
+    """
+    kind = metadata.text("rope.scaling.type", "linear")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(f"{metadata.where}: rope scaling {shown(kind)} is not supported")
+    if kind == "none":
+        return 1.0
+    key = "rope.scaling.factor" if "rope.scaling.factor" in metadata else "rope.scale_linear"
+    return metadata.number(key, 1.0, least=1.0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from caldrix.models.fields import Fields, UnsupportedModel
+from caldrix.models.fields import Fields, UnsupportedModel, shown
 
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"
+_MAX_WINDOW_LAYERS = 28
 
 
 def layer_windows(config: Fields, layers: int) -> tuple[int | None, ...]:
     """Each layer's window, None for full attention.
 
     ``layer_types`` decides where it stands; older files of Qwen models have
-    ``use_sliding_window`` with ``max_window_layers``, the number of full layers at the bottom.
+    ``use_sliding_window`` with ``max_window_layers``, the number of full layers at the bottom,
+    whose default is that of the models' own code.
     """
     if "layer_types" in config:
         return tuple(
@@ -21,7 +23,7 @@ def layer_windows(config: Fields, layers: int) -> tuple[int | None, ...]:
         )
     if not config.flag("use_sliding_window", False):
         return (None,) * layers
-    full = config.integer("max_window_layers")
+    full = config.integer("max_window_layers", _MAX_WINDOW_LAYERS, least=0)
     window = config.integer("sliding_window")
     return tuple(None if layer < full else window for layer in range(layers))
 
@@ -35,7 +37,7 @@ def layer_types(config: Fields, layers: int) -> tuple[str, ...]:
         )
     for kind in kinds:
         if kind not in (_FULL, _SLIDING):
-            raise UnsupportedModel(f"{config.where}: layer type {kind!r} is not supported")
+            raise UnsupportedModel(f"{config.where}: layer type {shown(kind)} is not supported")
     return kinds
 
 

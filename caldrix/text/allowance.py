@@ -2,19 +2,22 @@
 
 A template is a program that came with a model, and its input comes from a client. Neither may
 hold the server. There is no signal, thread or process to leave behind: everything a template does
-passes through `Allowance`, which stops it. Two rules make the bound hold.
+passes through `Allowance`, which stops it. Three rules make the bound hold.
 
 - Between two looks at the clock only one operation runs, on values of bounded size, and every
   value is measured whole when it is made: a list's weight is that of all it reaches, however
   often it shares it, since that is what printing or comparing it would walk through.
 - An operation whose result can be far larger than its inputs (a repetition, a padding, a join)
   is measured before it runs.
+- An operation whose steps can be far more than its inputs is charged or refused before it runs.
+  Such are hash tables of numbers or tuples, whose hashes their author can choose to be equal, and
+  searches that start anew at each character.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, ItemsView, KeysView, Mapping, Set, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, Set, ValuesView
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -24,6 +27,8 @@ from caldrix.text.errors import TemplateError
 
 T = TypeVar("T")
 
+_DISTINCT_BITS = 60  # CPython hashes a whole number modulo 2**61 - 1
+_SAME_HASH = 4  # different keys of one hash: honest ones do not reach even two
 _MANY = (list, tuple, Set, KeysView, ValuesView, ItemsView)
 
 
@@ -91,6 +96,30 @@ class Allowance:
             raise TemplateError(
                 f"the chat template computes a number of more than {self.limits.bits} bits"
             )
+
+    def hashed(self, keys: Iterable[object]) -> None:
+        """Check the keys of a hash table that is about to be made, and account for them.
+
+        Keys that differ and have one hash make each look-up compare with them all. Texts cannot
+        be chosen so, since their hashes are salted, nor small whole numbers, which are their own.
+        """
+        same: dict[int, list[object]] = {}
+        count = 0
+        for key in keys:
+            count += 1
+            if isinstance(key, str) or (
+                isinstance(key, int) and key.bit_length() <= _DISTINCT_BITS
+            ):
+                continue
+            others = same.setdefault(hash(key), [])
+            if key not in others:
+                others.append(key)
+            if len(others) > _SAME_HASH:
+                raise TemplateError(
+                    "the chat template looks up numbers or tuples that were chosen to be slow;"
+                    " use another template"
+                )
+        self.spend(count)
 
     def weigh(self, value: object) -> int:
         """The characters and entries that ``value`` reaches; checked, and its visit accounted for.

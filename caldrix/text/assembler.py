@@ -38,11 +38,6 @@ class TextAssembler:
         """Whether a stop string has ended the text."""
         return self._stops.matched is not None
 
-    @property
-    def matched(self) -> str | None:
-        """The stop string that ended the text, or None."""
-        return self._stops.matched
-
     def push(self, token_id: int) -> str:
         """Take the next generated token; return the text that is ready now, maybe "".
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import tokenizers
 from tokenizers import AddedToken, models, normalizers
 
+from caldrix.errors import quoted
 from caldrix.text.errors import TokenizerRefusal
 from caldrix.text.gguf_vocabulary import SPECIAL_TYPES, GgufVocabulary, TokenType
 from caldrix.text.pretokenizers import PreTokenizer
@@ -47,7 +48,7 @@ def _merge_pair(merge: str, vocab: Mapping[str, int]) -> tuple[str, str]:
     left, right = merge[:cut], merge[cut + 1 :]
     if cut == -1 or not (left in vocab and right in vocab and left + right in vocab):
         raise TokenizerRefusal(
-            f"the merge {merge!r} (tokenizer.ggml.merges) does not join two pieces of the"
+            f"the merge {quoted(merge)} (tokenizer.ggml.merges) does not join two pieces of the"
             " vocabulary to a third; convert the model again"
         )
     return left, right

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from attrs import frozen
 
+from caldrix.errors import quoted
 from caldrix.text.errors import TokenizerRefusal
 
 T = TypeVar("T")
@@ -128,7 +129,9 @@ class _Keys:
         if value is None:
             return None
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise TokenizerRefusal(f"{_PREFIX}{key} must be of type {kind.__name__}: {value!r}")
+            raise TokenizerRefusal(
+                f"{_PREFIX}{key} must be of type {kind.__name__}: {quoted(value)}"
+            )
         return value
 
     def sequence(self, key: str, kind: type[T], size: int | None = None) -> Sequence[T] | None:

@@ -13,6 +13,7 @@ import re
 from attrs import frozen
 from tokenizers import Regex, pre_tokenizers
 
+from caldrix.errors import quoted
 from caldrix.text.errors import TokenizerRefusal
 
 
@@ -139,7 +140,7 @@ def named(pre: str | None) -> PreTokenizer:
         )
     if pre not in _RULES:
         raise TokenizerRefusal(
-            f"the pre-tokenizer {pre!r} (tokenizer.ggml.pre) is not supported;"
+            f"the pre-tokenizer {quoted(pre)} (tokenizer.ggml.pre) is not supported;"
             f" supported are {', '.join(sorted(_RULES))}"
         )
     return _RULES[pre]

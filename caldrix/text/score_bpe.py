@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any
 
+from caldrix.errors import quoted
 from caldrix.text.errors import TokenizerRefusal
 from caldrix.text.gguf_vocabulary import PARSED_TYPES, GgufVocabulary, TokenType
 from caldrix.text.pieces import BYTE_PIECE, SPACE
@@ -179,8 +180,8 @@ def _byte_ids(vocabulary: GgufVocabulary) -> dict[int, int]:
         match = BYTE_PIECE.fullmatch(vocabulary.tokens[token_id])
         if match is None:
             raise TokenizerRefusal(
-                f"token {token_id} is marked as a byte but reads {vocabulary.tokens[token_id]!r};"
-                " convert the model again"
+                f"token {token_id} is marked as a byte but reads"
+                f" {quoted(vocabulary.tokens[token_id])}; convert the model again"
             )
         ids[int(match[1], 16)] = token_id
     return ids

@@ -161,8 +161,9 @@ def _compile(source: str) -> jinja2.Template:
     try:
         return _environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
+        reason = (error.message or "")[:200]
         raise TemplateRefusal(
-            f"the chat template is broken at line {error.lineno}: {error.message}; fix it or use"
+            f"the chat template is broken at line {error.lineno}: {reason}; fix it or use"
             " another one"
         ) from error
     except (MemoryError, RecursionError, SyntaxError, ValueError) as error:

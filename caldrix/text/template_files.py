@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from caldrix import files
 from caldrix.text.errors import TemplateRefusal
 from caldrix.text.tokenizer_files import read_json_object
 
@@ -14,17 +16,14 @@ def template_of_directory(directory: Path) -> str | None:
 
     chat_template.jinja comes before tokenizer_config.json, and that before the
     chat_template.json of processors. Of several named templates it is the one named ``default``.
-    Raises TemplateRefusal when a file holds something else.
+    Raises TemplateRefusal when a file cannot be read or holds something else.
     """
     path = directory / "chat_template.jinja"
-    if path.exists():
-        try:
-            return path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TemplateRefusal(f"{path} cannot be read ({error}); fetch it again") from error
+    if os.path.lexists(path):
+        return files.read_text(path, refusal=TemplateRefusal)
     for name in ("tokenizer_config.json", "chat_template.json"):
         path = directory / name
-        value = read_json_object(path).get("chat_template")
+        value = read_json_object(path, TemplateRefusal).get("chat_template")
         if value is not None:
             return _source(value, path)
     return None

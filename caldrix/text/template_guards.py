@@ -7,7 +7,7 @@ and not removed makes a result about as large as its input, which is measured af
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from caldrix.text.allowance import Allowance
@@ -26,6 +26,19 @@ def _bounded(parameter: str) -> Callable[..., Any]:
 
     def guard(allowance: Allowance, value: Any, *args: Any, **kwargs: Any) -> Any:
         allowance.width(args[0] if args else kwargs.get(parameter))
+        return value
+
+    return guard
+
+
+def _each_in_each(parameter: str) -> Callable[..., Any]:
+    """A guard for a search that looks through all of the first argument at each character."""
+
+    def guard(allowance: Allowance, value: Any, *args: Any, **kwargs: Any) -> Any:
+        sought = args[0] if args else kwargs.get(parameter)
+        if isinstance(sought, str | bytes):
+            text = value if isinstance(value, str | bytes) else str(value)
+            allowance.spend(len(text) * len(sought))
         return value
 
     return guard
@@ -91,6 +104,7 @@ _FILTER_GUARDS: Mapping[str, Callable[..., Any]] = {
     "round": _bounded("precision"),
     "slice": _bounded("slices"),
     "sort": _compared,
+    "trim": _each_in_each("chars"),
     "unique": _compared,
 }
 """By filter: checks its arguments and returns its first, made a list where it was an iterator."""
@@ -111,6 +125,14 @@ def _refused(allowance: Allowance, *args: Any, **kwargs: Any) -> None:
     raise TemplateError("the chat template calls a method that is not allowed in templates")
 
 
+def _codec(
+    allowance: Allowance, text: Any, encoding: Any = "utf-8", errors: Any = "strict"
+) -> None:
+    """UTF-8 alone: other codecs take quadratic time, or write many characters for one."""
+    if (encoding, errors) != ("utf-8", "strict"):
+        raise TemplateError("the chat template encodes or decodes with a codec other than utf-8")
+
+
 def _replace_method(
     allowance: Allowance, text: Any, old: Any, new: Any, *args: Any, **_: Any
 ) -> None:
@@ -119,11 +141,21 @@ def _replace_method(
 
 _METHOD_GUARDS: Mapping[str, Callable[..., Any]] = {
     "center": _bounded("width"),
+    "decode": _codec,
+    "encode": _codec,
     "expandtabs": _expand_tabs,
+    "fromkeys": _refused,
     "ljust": _bounded("width"),
+    "lstrip": _each_in_each("chars"),
     "maketrans": _refused,
     "replace": _replace_method,
+    "rfind": _each_in_each("sub"),
+    "rindex": _each_in_each("sub"),
     "rjust": _bounded("width"),
+    "rpartition": _each_in_each("sep"),
+    "rsplit": _each_in_each("sep"),
+    "rstrip": _each_in_each("chars"),
+    "strip": _each_in_each("chars"),
     "to_bytes": _refused,
     "translate": _refused,
     "zfill": _bounded("width"),
@@ -135,7 +167,7 @@ def guard_call(
 ) -> tuple[Any, ...]:
     """Check a call before it runs; the arguments to run it with."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-    if not isinstance(owner, str | bytes | int):
+    if not isinstance(owner, str | bytes | int | type):
         return args
     if name == "join" and isinstance(owner, str | bytes) and args:
         items = list(args[0])
@@ -150,6 +182,9 @@ def guard_operator(allowance: Allowance, operator: str, left: Any, right: Any) -
     """Check an operation before it runs."""
     if operator == "%" and isinstance(left, str):
         _percent(allowance, left, right)
+    elif operator == "-" and (isinstance(left, Set) or isinstance(right, Set)):
+        # The one way to a set, and so to hash tables that are not checked.
+        raise TemplateError("the chat template subtracts the keys or items of a mapping")
     elif operator == "*":
         for many, times in ((left, right), (right, left)):
             if isinstance(times, int) and isinstance(many, str | bytes | list | tuple):

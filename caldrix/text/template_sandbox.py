@@ -1,9 +1,9 @@
 """The environment chat templates run in: jinja2's immutable sandbox, with every operation metered.
 
-The sandbox keeps a template away from Python; this adds that it always ends. A parsed template is
-rewritten so that each loop turn, slice, concatenation and literal reports to the rendering's
-`Allowance`; calls, operators, filters and output report through jinja2's own hooks. Constant
-folding is off, as it would run a template's operations while it loads.
+The sandbox keeps a template away from Python; this adds that it always ends. Calls, operators,
+filters, tests and output report to the rendering's `Allowance` through jinja2's hooks, the rest by
+being rewritten (see `template_meter`). Constant folding is off, as it would run a template's
+operations while it loads.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import jinja2
 from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_unique, ignore_case, make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Undefined, str_join
+from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import (
     ImmutableSandboxedEnvironment,
     SandboxedEscapeFormatter,
     SandboxedFormatter,
 )
 from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
 from caldrix.text.allowance import current_allowance
@@ -38,6 +38,7 @@ from caldrix.text.template_guards import (
     guard_format_spec,
     guard_operator,
 )
+from caldrix.text.template_meter import METERS, metered, metered_dict
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
@@ -57,20 +58,21 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             "range": self.globals["range"],
             "cycler": self.globals["cycler"],
             "joiner": self.globals["joiner"],
-            "dict": _dict,
+            "dict": metered_dict,
             "namespace": _TemplateNamespace,
             "raise_exception": _raise_exception,
         }
-        filters = {**self.filters, "sum": _sum, "tojson": _tojson}
+        filters = {**self.filters, "sum": _sum, "tojson": _tojson, "unique": _unique}
         self.filters = {
             name: _metered_filter(name, function)
             for name, function in filters.items()
             if name not in REMOVED_FILTERS
-        } | _METERS
+        } | METERS
+        tests = cast("dict[str, Callable[..., Any]]", self.tests)
+        self.tests = {name: _metered_test(function) for name, function in tests.items()}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        template = super()._parse(source, name, filename)
-        return cast("nodes.Template", _Meter().visit(template))
+        return metered(super()._parse(source, name, filename))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call that its guard allows, and measure its result."""
@@ -134,69 +136,6 @@ class _GenerationBlocks(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
-class _Meter(NodeTransformer):
-    """Rewrites a template so that what jinja2 runs without a hook is metered too."""
-
-    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802  # the visitor's naming
-        self.generic_visit(node)
-        # Each turn may write the constant text in the loop's body again.
-        written = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-        node.body.insert(0, nodes.ExprStmt(_turn(1 + written, node.lineno), lineno=node.lineno))
-        if node.test is not None:
-            node.test = nodes.And(_turn(1, node.lineno), node.test, lineno=node.lineno)
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
-        self.generic_visit(node)
-        return _filter(node, "_admit") if isinstance(node.arg, nodes.Slice) else node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
-        self.generic_visit(node)
-        return _filter(nodes.List(node.nodes, lineno=node.lineno), "_concat")
-
-    def visit_List(self, node: nodes.List) -> nodes.Expr:  # noqa: N802
-        self.generic_visit(node)
-        return _filter(node, "_admit")
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:  # noqa: N802
-        self.generic_visit(node)
-        return _filter(node, "_admit")
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
-        self.generic_visit(node)
-        return _filter(node, "_admit") if node.ctx == "load" else node
-
-
-def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-def _turn(work: int, line: int) -> nodes.Filter:
-    return _filter(nodes.Const(work, lineno=line), "_turn")
-
-
-def _take_turn(work: int) -> bool:
-    current_allowance.get().spend(work)
-    return True
-
-
-def _admit(value: Any) -> Any:
-    return current_allowance.get().admit(value)
-
-
-def _concat(values: list[Any]) -> str:
-    allowance = current_allowance.get()
-    allowance.fits(allowance.weigh(values))
-    return allowance.admit(str_join(values))
-
-
-_METERS: dict[str, Callable[..., Any]] = {
-    "_turn": _take_turn,
-    "_admit": _admit,
-    "_concat": _concat,
-}
-
-
 def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     # jinja2 passes its own first argument to a filter that carries this mark; wraps() copies it.
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
@@ -207,6 +146,16 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         given = list(args[skipped:])
         guard_filter(name, allowance, given, kwargs)
         return allowance.admit(function(*args[:skipped], *given, **kwargs))
+
+    return run
+
+
+def _metered_test(function: Callable[..., Any]) -> Callable[..., Any]:
+    # A filter such as "select" runs a test on each entry without coming back here.
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        current_allowance.get().spend(1)
+        return function(*args, **kwargs)
 
     return run
 
@@ -228,7 +177,7 @@ class _TemplateNamespace(Namespace):
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
-        attributes = dict(*rest, **kwargs)
+        attributes = metered_dict(*rest, **kwargs)
         for name in attributes:
             _check_name(name)
         Namespace.__init__(self, attributes)
@@ -246,8 +195,20 @@ def _check_name(name: object) -> None:
         raise SecurityError(f"a namespace cannot hold the private name {name!r} in templates")
 
 
-def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    return dict(*args, **kwargs)
+@jinja2.pass_environment
+def _unique(
+    environment: TemplateEnvironment,
+    value: Any,
+    case_sensitive: bool = False,
+    attribute: str | int | None = None,
+) -> Any:
+    """Jinja's ``unique``, its keys checked before they are hashed into one table."""
+    entries = list(value)
+    key = make_attrgetter(
+        environment, attribute, postprocess=None if case_sensitive else ignore_case
+    )
+    current_allowance.get().hashed(map(key, entries))
+    return do_unique(environment, entries, case_sensitive, attribute)
 
 
 def _raise_exception(message: object) -> NoReturn:
@@ -276,7 +237,8 @@ def _tojson(
 ) -> str:
     """JSON as it is, without the HTML escapes of jinja2's own filter."""
     allowance = current_allowance.get()
-    allowance.width(len(indent) if isinstance(indent, str) else indent)
+    for written in (indent, *(separators or ())):
+        allowance.width(len(written) if isinstance(written, str) else written)
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

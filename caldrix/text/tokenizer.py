@@ -14,6 +14,8 @@ from typing import Protocol
 import tokenizers
 from attrs import frozen
 
+from caldrix.errors import quoted
+from caldrix.files import read_text
 from caldrix.text import pretokenizers
 from caldrix.text.byte_bpe import byte_level_bpe
 from caldrix.text.errors import InvalidText, TokenizerRefusal
@@ -66,7 +68,6 @@ class Tokenizer:
         self._added = vocabulary.added
         self._piece_bytes = piece_bytes
         self._prefix, self._suffix = list(prefix), list(suffix)
-        self._ids = {piece: token_id for token_id, piece in vocabulary.pieces.items()}
         self.vocab_size = vocabulary.size
         """One more than the largest id; a model's embedding may have more rows."""
         self.bos_id, self.eos_id = bos_id, eos_id
@@ -116,7 +117,7 @@ class Tokenizer:
                 adds_bos = True
             case other:
                 raise TokenizerRefusal(
-                    f"the tokenizer model {other!r} (tokenizer.ggml.model) is not supported;"
+                    f"the tokenizer model {quoted(other)} (tokenizer.ggml.model) is not supported;"
                     " supported are 'gpt2' and 'llama'"
                 )
         add_bos = adds_bos if vocabulary.add_bos is None else vocabulary.add_bos
@@ -148,8 +149,8 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidText(
-                f"the text has half a surrogate pair, {text[error.start]!a}, at character"
-                f" {error.start}, which is not a character"
+                f"the text holds {text[error.start]!a}, half a surrogate pair, which is not a"
+                " character"
             ) from error
         ids = self._encoder.encode(text)
         if not add_special_tokens:
@@ -182,14 +183,6 @@ class Tokenizer:
             return text.removeprefix(" ")
         return text
 
-    def is_special(self, token_id: int) -> bool:
-        """Whether the token steers the model and adds nothing to a text."""
-        return token_id in self._special
-
-    def token_id(self, token: str) -> int | None:
-        """The id of a vocabulary entry as the vocabulary writes it, or None."""
-        return self._ids.get(token)
-
     def _written_bytes(self, token_id: int) -> bytes:
         if self._piece_bytes is None:
             raise TokenizerRefusal(
@@ -204,18 +197,12 @@ class Tokenizer:
 
 
 def _read_library(path: Path) -> tokenizers.Tokenizer:
-    try:
-        content = path.read_text("utf-8")
-    except FileNotFoundError as error:
-        raise TokenizerRefusal(
-            f"{path} is missing; fetch the model again, with its tokenizer.json"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerRefusal(f"{path} cannot be read ({error}); fetch it again") from error
+    content = read_text(path, refusal=TokenizerRefusal)
     try:
         library = tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises nothing more specific
-        raise TokenizerRefusal(f"{path} is not a tokenizer ({error}); fetch it again") from error
+        reason = quoted(str(error), 200)
+        raise TokenizerRefusal(f"{path} is not a tokenizer ({reason}); fetch it again") from error
     # Some files carry the settings of a training run; a prompt is never cut or filled up.
     library.no_truncation()
     library.no_padding()
@@ -231,8 +218,8 @@ def _add_missing(library: tokenizers.Tokenizer, files: TokenizerFiles, directory
         library.add_tokens([token])
         if library.token_to_id(token.content) != token_id:
             raise TokenizerRefusal(
-                f"{directory / 'tokenizer_config.json'} puts {token.content!r} at id {token_id},"
-                " where tokenizer.json has another token; fetch both again"
+                f"{directory / 'tokenizer_config.json'} puts {quoted(token.content)} at id"
+                f" {token_id}, where tokenizer.json has another token; fetch both again"
             )
 
 
@@ -244,7 +231,8 @@ def _special_id(
     token_id = library.token_to_id(token)
     if token_id is None:
         raise TokenizerRefusal(
-            f"{directory}: the {key} {token!r} is not in tokenizer.json; fetch the files again"
+            f"{directory}: the {key} {quoted(token)} is not in tokenizer.json; fetch the"
+            " files again"
         )
     return token_id
 

@@ -7,13 +7,15 @@ says which of them end a generation.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import field, frozen
 from tokenizers import AddedToken
 
+from caldrix import files
+from caldrix.errors import Refusal
 from caldrix.text.errors import TokenizerRefusal
 
 
@@ -44,17 +46,10 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
     )
 
 
-def read_json_object(path: Path) -> dict[str, object]:
-    """The JSON object in ``path``, empty when there is no such file."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise TokenizerRefusal(f"{path} is not readable JSON ({error}); fetch it again") from error
-    if not isinstance(content, dict):
-        raise TokenizerRefusal(f"{path} must hold a JSON object; fetch it again")
-    return content
+def read_json_object(path: Path, refusal: type[Refusal] = TokenizerRefusal) -> dict[str, object]:
+    """The JSON object in ``path``, empty when there is no such file; raises ``refusal``."""
+    # A link to nowhere is a broken file, not a missing one.
+    return files.read_json_object(path, refusal=refusal) if os.path.lexists(path) else {}
 
 
 def _token(value: object, directory: Path, key: str) -> str | None:

@@ -1,7 +1,7 @@
 """The cache directory: where it is, and how files get into it whole or not at all.
 
-A file that is in place under its final name was checked before it got there, so that finding it
-needs no second look at its contents.
+A file that is in place under its final name was checked before it got there, so that serving it
+needs no second look at its contents. Disks fail, so a pull takes that look (`discard_damaged`).
 """
 
 from __future__ import annotations
@@ -94,6 +94,34 @@ def sha256_of(path: Path) -> str:
     """The file's SHA-256 in hexadecimal. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def discard_damaged(path: Path, sha256: str, progress: Progress) -> None:
+    """Remove a file of the cache, and what it links to, unless it has this SHA-256.
+
+    Raises CacheUnusable.
+    """
+    with cache_errors(path):
+        if not path.is_file():
+            return
+        if sha256_of(path) == sha256:
+            return
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
+    progress.note(f"{path} was damaged: its sha256 was not {sha256}; fetching it again")
+
+
+def require_readable() -> None:
+    """Raise CacheUnusable when the cache is there and is no directory that can be read."""
+    root = cache_root()
+    try:
+        os.scandir(root).close()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CacheUnusable(
+            f"the cache {root} cannot be read: {error.strerror}; set CALDRIX_CACHE to a directory"
+        ) from error
 
 
 def put_in_place(temporary: Path, path: Path) -> None:

@@ -21,6 +21,10 @@ class DownloadFailed(Refusal):
     """A model's files could not be fetched, or what arrived is not what was announced."""
 
 
+WITHOUT_NETWORK = "check the network; `caldrix models list` names the models on this machine"
+"""What to do when a server does not answer, for the end of a sentence."""
+
+
 def printable(text: str, limit: int = 300) -> str:
     """``text`` fit for a terminal: names in a file can be long and hold control characters."""
     shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 from attrs import frozen
@@ -24,7 +22,7 @@ from attrs import frozen
 from caldrix.weights.blocks import FORMATS, BlockFormat
 from caldrix.weights.directory import ModelDirectory
 from caldrix.weights.errors import CorruptFile, printable
-from caldrix.weights.mapped import map_file
+from caldrix.weights.mapped import MappedTensors, map_file
 from caldrix.weights.metadata import Metadata
 from caldrix.weights.tensor import Tensor
 
@@ -33,6 +31,9 @@ MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
+# Arrays become Python lists, which take many times their bytes. Real files have some 1.3 million
+# values in all: a vocabulary's tokens, scores, types and merges.
+_MAX_ARRAY_VALUES = 1 << 24
 # An empty key with a one-byte value; an unnamed tensor without dimensions; an empty string.
 _SMALLEST_KEY, _SMALLEST_TENSOR, _SMALLEST_STRING = 13, 24, 8
 
@@ -90,8 +91,8 @@ _TYPE_NAMES: dict[int, str] = {
 }
 
 
-class GgufCheckpoint:
-    """An opened GGUF file. A context manager: the mapping goes with the last array that views it.
+class GgufCheckpoint(MappedTensors):
+    """An opened GGUF file.
 
     ``directory`` is the model directory it was found in, when a directory was opened.
     """
@@ -103,30 +104,10 @@ class GgufCheckpoint:
         tensors: dict[str, Tensor],
         directory: ModelDirectory | None = None,
     ) -> None:
+        super().__init__(tensors)
         self.path = path
         self.metadata = metadata
         self.directory = directory
-        self._tensors: Mapping[str, Tensor] = MappingProxyType(tensors)
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Every tensor by name, in row-major shape (the file's is reversed). Empty once closed."""
-        return self._tensors
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._tensors = MappingProxyType({})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def open_gguf(path: Path, directory: ModelDirectory | None = None) -> GgufCheckpoint:
@@ -154,6 +135,7 @@ class _Header:
         self.data = data
         self.size = len(data)
         self.at = 0
+        self.array_values = 0
 
     def fail(self, what: str) -> NoReturn:
         raise CorruptFile(f"{self.path}: {printable(what)}")
@@ -177,6 +159,17 @@ class _Header:
         count = self.u64(what)
         if count > (self.size - self.at) // smallest:
             self.fail(f"it announces {count} {what}, more than the file has room for")
+        return count
+
+    def array_count(self, smallest: int, what: str) -> int:
+        """The count of an array's values, which all arrays together have limits for."""
+        count = self.count(smallest, what)
+        self.array_values += count
+        if self.array_values > _MAX_ARRAY_VALUES:
+            self.fail(
+                f"with the {count} {what} its arrays hold {self.array_values} values; "
+                f"supported are {_MAX_ARRAY_VALUES} in all"
+            )
         return count
 
     def string(self, what: str) -> str:
@@ -262,8 +255,8 @@ def _read_array(header: _Header, key: str) -> list[Any]:
     if kind == _ARRAY:
         header.fail(f"the metadata key {key} is an array of arrays, which is not supported")
     if kind == _STRING:
-        return header.strings(header.count(_SMALLEST_STRING, f"strings in {key}"), key)
-    return _read_scalars(header, kind, header.count(1, f"values in {key}"), key)
+        return header.strings(header.array_count(_SMALLEST_STRING, f"strings in {key}"), key)
+    return _read_scalars(header, kind, header.array_count(1, f"values in {key}"), key)
 
 
 def _read_scalars(header: _Header, kind: int, count: int, key: str) -> list[Any]:

@@ -26,8 +26,8 @@ from huggingface_hub.utils.tqdm import tqdm
 from caldrix.errors import CaldrixError
 from caldrix.weights.cache import cache_errors, sha256_of
 from caldrix.weights.directory import CONFIG, ModelDirectory
-from caldrix.weights.errors import CorruptFile, DownloadFailed, ModelNotFound
-from caldrix.weights.hub import HubSource, Record
+from caldrix.weights.errors import CorruptFile, DownloadFailed, ModelNotFound, printable
+from caldrix.weights.hub_record import Record, RecordedFile
 from caldrix.weights.progress import Progress
 from caldrix.weights.safetensors import INDEX, SINGLE_FILE, shard_names
 
@@ -83,12 +83,10 @@ def fetch(repo: str, revision: str, progress: Progress) -> Record:
         raise DownloadFailed(_failure(repo, error)) from error
 
 
-def left_by_others(source: HubSource) -> Path | None:
+def left_by_others(repo: str, revision: str) -> Path | None:
     """A snapshot that other tools left in the hub's cache, if it can be opened."""
     try:
-        snapshot = Path(
-            snapshot_download(source.repo, revision=source.revision, local_files_only=True)
-        )
+        snapshot = Path(snapshot_download(repo, revision=revision, local_files_only=True))
         _check_shards(snapshot)
     except (LocalEntryNotFoundError, CorruptFile):
         return None
@@ -97,7 +95,7 @@ def left_by_others(source: HubSource) -> Path | None:
 
 def _failure(repo: str, error: Exception) -> str:
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
-    return f"{repo} could not be fetched: {reason}"
+    return f"{repo} could not be fetched: {printable(reason)}"
 
 
 def _fetch(repo: str, revision: str, progress: Progress) -> Record:
@@ -116,11 +114,9 @@ def _fetch(repo: str, revision: str, progress: Progress) -> Record:
     )
     if snapshot.name != info.sha:
         raise DownloadFailed(f"{repo} changed while it was fetched; try again")
-    for file in wanted:
-        _check(snapshot / file.rfilename, file)
+    files = {file.rfilename: _check(snapshot / file.rfilename, file) for file in wanted}
     _check_shards(snapshot)
-    sizes = {file.rfilename: (snapshot / file.rfilename).stat().st_size for file in wanted}
-    return Record(repo, revision, snapshot.name, str(snapshot), sizes)
+    return Record(repo, revision, str(snapshot), files)
 
 
 def _wanted(repo: str, files: list[RepoSibling]) -> list[RepoSibling]:
@@ -140,19 +136,18 @@ def _wanted(repo: str, files: list[RepoSibling]) -> list[RepoSibling]:
     return [file for file in files if file.rfilename in weights.union(_SMALL_FILES)]
 
 
-def _check(path: Path, announced: RepoSibling) -> None:
+def _check(path: Path, announced: RepoSibling) -> RecordedFile:
     """Refuse a file that differs from what the hub announced, and remove it from the cache."""
-    if announced.lfs is None:
-        return
     with cache_errors(path):
-        if sha256_of(path) == announced.lfs.sha256:
-            return
+        arrived = RecordedFile(path.stat().st_size, sha256_of(path))
+        if announced.lfs is None or arrived.sha256 == announced.lfs.sha256:
+            return arrived
         # The snapshot's file is a link into the hub's store of blobs.
         path.resolve().unlink()
         path.unlink(missing_ok=True)
     raise DownloadFailed(
-        f"{path.name} does not have the sha256 {announced.lfs.sha256} that the hub announced; "
-        "it was removed, so that a new try fetches it again"
+        f"{printable(path.name)} does not have the sha256 {announced.lfs.sha256} "
+        "that the hub announced; it was removed, so that a new try fetches it again"
     )
 
 
@@ -163,7 +158,7 @@ def _check_shards(snapshot: Path) -> None:
         return
     for shard in set(shard_names(directory).values()):
         if not directory.has(shard):
-            raise CorruptFile(f"{snapshot} lacks the shard {shard} that its index names")
+            raise CorruptFile(f"{snapshot} lacks the shard {printable(shard)} that its index names")
 
 
 def _bar(progress: Progress) -> type[tqdm]:

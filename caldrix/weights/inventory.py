@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from caldrix.weights import hub, ollama
+from caldrix.weights import hub, hub_record, ollama
 from caldrix.weights.checkpoint import AnyCheckpoint
 from caldrix.weights.directory import (
     CHAT_TEMPLATE,
@@ -35,7 +35,7 @@ class CachedModel:
 
 @frozen
 class Summary:
-    """A checkpoint in a few words. ``size`` is that of its tensors, in bytes.
+    """A checkpoint in a few words. ``size_of_tensors`` is in bytes.
 
     ``context_length``, ``tokenizer`` and ``architecture`` are None when the files do not say.
     """
@@ -46,7 +46,7 @@ class Summary:
     tensors: int
     types: dict[str, int]
     context_length: int | None
-    size: int
+    size_of_tensors: int
     tokenizer: str | None
     chat_template: bool
 
@@ -71,10 +71,10 @@ def _cached_repositories() -> list[CachedModel]:
             if record.revision == hub.DEFAULT_REVISION
             else f"{record.repo}@{record.revision}",
             "hub",
-            sum(record.files.values()),
+            sum(file.size for file in record.files.values()),
             Path(record.snapshot),
         )
-        for record in hub.recorded()
+        for record in hub_record.recorded()
     ]
 
 
@@ -100,7 +100,7 @@ def summarize(checkpoint: AnyCheckpoint) -> Summary:
         ),
         tensors=len(tensors),
         types=dict(Counter(tensor.format.name for tensor in tensors).most_common()),
-        size=sum(tensor.data.nbytes for tensor in tensors),
+        size_of_tensors=sum(tensor.data.nbytes for tensor in tensors),
         **described,
     )
 

@@ -1,12 +1,43 @@
-"""Mapping a model's file into memory, read-only."""
+"""Mapping a model's file into memory, read-only, and the tensors that view it."""
 
 from __future__ import annotations
 
 import mmap
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
 
 from caldrix.weights.errors import CorruptFile, ModelNotFound
+from caldrix.weights.tensor import Tensor
+
+
+class MappedTensors:
+    """Tensors of mapped files. A context manager: a mapping goes with the last array on it."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors: Mapping[str, Tensor] = MappingProxyType(tensors)
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Every tensor by name, in row-major shape. Empty once closed."""
+        return self._tensors
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._tensors = MappingProxyType({})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 def map_file(path: Path) -> mmap.mmap:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from caldrix.weights.errors import CorruptFile
+from caldrix.weights.errors import CorruptFile, printable
 
 D = TypeVar("D")
 
@@ -53,7 +53,7 @@ class Metadata(Mapping[str, object]):
     def _one(self, key: str, kind: type, wanted: str, default: object) -> object:
         value = self._values.get(key, default)
         if value is _REQUIRED:
-            raise CorruptFile(f"{self._path} lacks the metadata key {key}")
+            raise CorruptFile(f"{self._path} lacks the metadata key {printable(key)}")
         if key in self._values and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise CorruptFile(f"{self._path}: the metadata key {key} is not {wanted}")
+            raise CorruptFile(f"{self._path}: the metadata key {printable(key)} is not {wanted}")
         return value

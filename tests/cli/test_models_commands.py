@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from caldrix.cli.models import app, list_models, show
-from caldrix.cli.pull import TerminalProgress, pull
-from caldrix.weights.errors import ModelNotFound
+from caldrix.cli.progress import TerminalProgress
+from caldrix.cli.pull import pull
+from caldrix.weights.errors import CacheUnusable, CorruptFile, ModelNotFound
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pull_prints_the_path_alone(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pull("ollama:tiny") == 0
-    assert capsys.readouterr() == (f"{model}\n", "")
+    assert capsys.readouterr() == (f"{model}\n", "checking tiny:latest\n")
 
 
 def test_pull_refuses_an_unknown_name(model: Path) -> None:
@@ -74,9 +75,26 @@ def test_list(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         }
     ]
     assert list_models() == 0
-    out, _ = capsys.readouterr()
-    assert "ollama:tiny:latest" in out
-    assert str(model) in out.replace("\n", "").replace(" ", "")
+    size = model.stat().st_size
+    assert capsys.readouterr().out == f"ollama:tiny:latest\tollama\t{size}\t{model}\n"
+
+
+def test_on_a_terminal(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
+    list_models()
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["name", "source", "size", "path"]
+    assert " ".join(lines[0].split()).startswith(
+        f"ollama:tiny:latest ollama {model.stat().st_size} bytes /"
+    )
+    assert len(lines) > 1
+    show("ollama:tiny")
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "size of tensors 12 bytes" in shown
 
 
 def test_list_of_nothing(
@@ -104,15 +122,41 @@ def test_show(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "tensors": 1,
         "types": {"F32": 1},
         "context_length": 64,
-        "size": 12,
+        "size_of_tensors": 12,
         "tokenizer": None,
         "chat_template": False,
     }
     assert show("ollama:tiny") == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "context length 64" in lines
-    assert "types 1 F32" in lines
-    assert "tokenizer not said" in lines
+    assert capsys.readouterr().out.splitlines() == [
+        "name\ttiny:latest",
+        "source\tollama",
+        f"path\t{model}",
+        "format\tGGUF",
+        "architecture\tllama",
+        "parameters\t3",
+        "tensors\t1",
+        "types\t1 F32",
+        "context length\t64",
+        "size of tensors\t12",
+        "tokenizer\tnot said",
+        "chat template\tno",
+    ]
+
+
+def test_a_cache_that_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("CALDRIX_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(CacheUnusable, match="/cache cannot be read: Not a directory; set CALDRIX"):
+        list_models()
+
+
+def test_a_broken_file_in_the_cache(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.write_bytes(bytes(model.stat().st_size))
+    with pytest.raises(CorruptFile, match=r"it is not a GGUF file$"):
+        show("ollama:tiny")
+    monkeypatch.setenv("CALDRIX_CACHE", str(model.parent))
+    with pytest.raises(CorruptFile, match="in the cache: `caldrix pull` with the model's name"):
+        show("ollama:tiny")
 
 
 def test_options_on_the_command_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

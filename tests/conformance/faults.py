@@ -105,6 +105,18 @@ class JoinsWithSpaces(Toy):
         return toy_rules.read_messages(body, joint=" ")
 
 
+@breaks("chat.content.special")
+class SpellsSpecialTokens(Toy):
+    def messages(self, body: Json) -> list[str]:
+        return [text.replace("<|", "< |") for text in super().messages(body)]
+
+
+@breaks("chat.content.image-marker")
+class TakesMarkersOut(Toy):
+    def messages(self, body: Json) -> list[str]:
+        return [text.replace(" <image>", "") for text in super().messages(body)]
+
+
 @breaks("chat.messages.most")
 class CountsMessagesWrong(Toy):
     def messages(self, body: Json) -> list[str]:
@@ -251,14 +263,20 @@ class StreamsAllAtOnce(Toy):
     "completions.streaming.exact",
 )
 class AlwaysHasAReason(Toy):
-    def chunk(self, path: str, text: str, reason: str | None, ids: list[int], body: Json) -> Json:
-        return super().chunk(path, text, reason or "length", ids, body)
+    def choice(self, path: str, text: str, reason: str | None) -> Json:
+        return super().choice(path, text, reason or "length")
 
 
 @breaks("streaming.text.characters")
 class CutsCharacters(Toy):
-    def chunk(self, path: str, text: str, reason: str | None, ids: list[int], body: Json) -> Json:
-        return super().chunk(path, text.replace(EMOJI, "\ufffd\ufffd"), reason, ids, body)
+    def choice(self, path: str, text: str, reason: str | None) -> Json:
+        return super().choice(path, text.replace(EMOJI, "\ufffd\ufffd"), reason)
+
+
+@breaks("fields.token-ids.place")
+class PutsIdsOnTheChoice(Toy):
+    def with_ids(self, chunk: Json, ids: list[int]) -> Json:
+        return chunk | {"choices": [chunk["choices"][0] | {"token_ids": ids}]}
 
 
 # Sampling.
@@ -271,7 +289,7 @@ class SamplesByDefault(Toy):
         return evolve(super().sampling(body), **({"temperature": 1} if hot else {}))
 
 
-@breaks("sampling.seed.same", "sampling.seed.streamed", "sampling.endpoints")
+@breaks("sampling.seed.same", "sampling.seed.streamed", "sampling.endpoints", "sampling.top-k.all")
 class IgnoresTheSeed(Toy):
     def sampling(self, body: Json) -> Sampling:
         return evolve(super().sampling(body), seed=None)
@@ -282,6 +300,13 @@ class AlwaysDrawsTheSame(Toy):
     def sampling(self, body: Json) -> Sampling:
         sampling = super().sampling(body)
         return evolve(sampling, seed=sampling.seed or 1)
+
+
+@breaks("sampling.top-k.all")
+class KeepsFewByDefault(Toy):
+    def sampling(self, body: Json) -> Sampling:
+        sampling = super().sampling(body)
+        return evolve(sampling, top_k=sampling.top_k or 2)
 
 
 @breaks("sampling.temperature.spreads", "sampling.seed.fresh", "sampling.endpoints")
@@ -341,6 +366,14 @@ class RefusesTheUnknown(Toy):
         super().check(path, body)
         if "x_no_such_field" in body:
             raise Refused(400, "unknown field", "x_no_such_field")
+
+
+@breaks("fields.other-apis")
+class Echoes(Toy):
+    def parts(self, prompt: Prompt, body: Json) -> Iterator[Part | str]:
+        if body.get("echo"):
+            yield Part(prompt.text, [])
+        yield from super().parts(prompt, body)
 
 
 @breaks("sampling.min-p.refuses")

@@ -67,7 +67,7 @@ class Prompt:
         """A text's tokens, and ``template`` more of them around it."""
         if len(text) > 100_000:
             return cls((3,) * (len(text) // 2), text)
-        words = re.findall(r"\s?\w+|\W", text)
+        words = re.findall(r"<\|im_end\|>|\s?\w+|\W", text)
         ids = [3 + crc32(word.encode()) % (len(TOKENS) - 3) for word in words]
         prompt = cls((*([3] * template), *ids), text)
         script = SCRIPTS.get(text)

@@ -160,6 +160,7 @@ class Toy:
         prompt = self.prompt(path, body)
         kind = "chat.completion.chunk" if path == CHAT else "text_completion"
         frame = self.frame(path, kind)
+        wants_ids = body.get("return_token_ids")
         made: list[int] = []
         pending: list[int] = []
         for part in self.parts(prompt, body):
@@ -169,19 +170,23 @@ class Toy:
                 if not part.text:
                     continue
             text, reason = (part.text, None) if isinstance(part, Part) else ("", part)
-            yield self.encode({**frame, "choices": [self.chunk(path, text, reason, pending, body)]})
+            chunk = {**frame, "choices": [self.choice(path, text, reason)]}
+            yield self.encode(self.with_ids(chunk, pending) if wants_ids else chunk)
             pending = []
         if (body.get("stream_options") or {}).get("include_usage"):
             yield self.encode({**frame, "choices": [], "usage": self.usage(prompt, made)})
         yield "[DONE]"
 
-    def chunk(self, path: str, text: str, reason: str | None, ids: list[int], body: Json) -> Json:
+    def with_ids(self, chunk: Json, ids: list[int]) -> Json:
+        return chunk | {"token_ids": ids}
+
+    def choice(self, path: str, text: str, reason: str | None) -> Json:
         choice: Json = {"finish_reason": reason, "index": 0}
         if path == CHAT:
             choice["delta"] = {"content": text} if text else {}
         else:
             choice["text"] = text
-        return choice | ({"token_ids": ids} if body.get("return_token_ids") else {})
+        return choice
 
     def encode(self, value: Any) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -11,7 +11,13 @@ import trio
 import trio.testing
 
 from caldrix.engine.engine import Engine, FinishReason, GenerationRequest, running_engine
-from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, QueueFull
+from caldrix.engine.errors import (
+    EngineFailed,
+    EngineUnavailable,
+    PromptTooLong,
+    QueueFull,
+    UnknownToken,
+)
 from tests.support.scripted import ScriptedExecutor, endless, reply
 
 END = 9
@@ -72,6 +78,17 @@ def test_a_prompt_that_fills_the_context_is_refused_with_both_sizes() -> None:
         async with engine_over(ScriptedExecutor(endless(2), VOCAB)) as engine:
             with pytest.raises(PromptTooLong, match="32 tokens, and the context of 32 tokens"):
                 await collect(engine, GenerationRequest((1,) * CONTEXT))
+            assert (engine.running, engine.waiting) == (0, 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("token", [VOCAB, -1])
+def test_a_token_without_an_embedding_is_refused_by_name(token: int) -> None:
+    async def test() -> None:
+        async with engine_over(ScriptedExecutor(endless(2), VOCAB)) as engine:
+            with pytest.raises(UnknownToken, match=f"the token {token}, .* tokens are 0 to 9"):
+                await collect(engine, request(1, token, 2))
             assert (engine.running, engine.waiting) == (0, 0)
 
     run(test)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caldrix.http.body import MAX_DEPTH, SpelledFloat, format_path, parse_object
+from caldrix.http.body import MAX_DEPTH, LongInteger, SpelledFloat, format_path, parse_object
 from caldrix.http.errors import ApiError
 
 JSON = "application/json"
@@ -60,26 +61,50 @@ def test_a_number_remembers_its_spelling(spelling: str) -> None:
     [
         ('{"a": [1, {"b": Infinity}]}', "Infinity is not a number in JSON", "a[1].b"),
         ('{"a": -Infinity}', "-Infinity is not a number in JSON", "a"),
-        ('{"a": 1e999}', "the number is too large for a 64-bit float", "a"),
-        (f'{{"a": {"9" * 5000}}}', "the number is too large for a 64-bit float", "a"),
         ('{"a": ["\\ud800"]}', "the string holds half a surrogate pair", "a[0]"),
         ('{"a": {"\\udfff": 1}}', "a key holds half a surrogate pair", "a"),
         ('{"a": 1, "b": 2, "a": 1}', 'the key "a" comes twice', "a"),
         ("null", "the request body must be a JSON object", None),
         ("  \n", "the request body is empty; send a JSON object", None),
-        (
-            "{'a': 1}",
-            "the request body is not JSON: Expecting property name enclosed in double "
-            "quotes at line 1, column 2",
-            None,
-        ),
-        ('{"a": 1}\n{', "the request body is not JSON: Extra data at line 2, column 1", None),
         ('{"a": ' * 5000, "the request body is nested more than 64 levels deep", None),
     ],
 )
 def test_refusals(body: str, message: str, param: str | None) -> None:
     error = refused(body)
     assert (error.message, error.param) == (message, param)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("{'a': 1}", "a key in double quotes is missing at line 1, column 2"),
+        ('{"a" 1}', "a colon is missing at line 1, column 6"),
+        ('{"a": }', "a value is missing at line 1, column 7"),
+        ('{"a": 1\n "b": 2}', "a comma is missing at line 2, column 2"),
+        ('{"a": "b', "a string that does not end, begun at line 1, column 7"),
+        ('{"a": "\t"}', "a control character in a string at line 1, column 8"),
+        ('{"a": "\\q"}', "a backslash that escapes nothing at line 1, column 8"),
+        ('{"a": "\\u12g4"}', "a \\u without four hexadecimal digits at line 1, column 9"),
+        ('{"a": 1}\n{', "more after the object's end at line 2, column 1"),
+        ('\ufeff{"a": 1}', "it begins with a byte order mark"),
+    ],
+)
+def test_what_is_not_json(body: str, problem: str) -> None:
+    assert refused(body).message == f"the request body is not JSON: {problem}"
+
+
+def test_a_comma_with_nothing_after_it() -> None:
+    # Newer Pythons have a message of its own for it.
+    for body in ('{"a": 1,}', '{"a": [1,]}'):
+        problem = refused(body).message.removeprefix("the request body is not JSON: ")
+        assert problem.startswith(("a comma with nothing", "a key in double", "a value is missing"))
+
+
+def test_integers_are_whole_up_to_pythons_limit() -> None:
+    body = parse_object(JSON, f'{{"a": -{"9" * 4300}, "b": -{"9" * 4301}}}'.encode())
+    assert body["a"] == 1 - 10**4300
+    assert isinstance(body["b"], LongInteger)
+    assert (body["b"], body["b"].spelling) == (-math.inf, "-" + "9" * 4301)
 
 
 def test_surrogate_pairs_are_one_character() -> None:

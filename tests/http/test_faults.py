@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -137,7 +139,13 @@ async def test_6_a_client_that_ends_its_sending_is_not_served_for_ever() -> None
 
 # What the HTTP parser itself refuses: (bytes, status, the message's beginning)
 NOT_HTTP = [
-    (b"hello\r\n\r\n", 400, "the request is not HTTP: "),
+    (b"hello\r\n\r\n", 400, 'the request is not HTTP: illegal request line: "hello"'),
+    (head("GET / HTTP/1.1", "a'b"), 400, 'the request is not HTTP: illegal header line: "a\'b"'),
+    (
+        head(f"POST {TEXT} HTTP/1.1", "Content-Length: 5", "Transfer-Encoding: chunked"),
+        400,
+        "send Content-Length or Transfer-Encoding, not both",
+    ),
     (b"GET /healthz HTTP/1.1\r\n\r\n", 400, "the request is not HTTP: "),
     (head("GET /healthz HTTP/1.1", "Host: other"), 400, "the request is not HTTP: "),
     (head("GET healthz HTTP/1.1"), 400, "the request's target must be a path"),
@@ -149,7 +157,7 @@ NOT_HTTP = [
     (
         head(f"POST {TEXT} HTTP/1.1", "Transfer-Encoding: chunked") + b"zz\r\n",
         400,
-        "the request is not HTTP: ",
+        r'the request is not HTTP: illegal chunk header: "zz\r\n"',
     ),
     (head("OPTIONS * HTTP/1.1", "Connection: close"), 404, "there is nothing at "),
     (head("GET /%ff%00%C3%A9 HTTP/1.1", "Connection: close"), 404, "there is nothing at /"),
@@ -168,6 +176,7 @@ async def test_7_the_parsers_refusals_are_error_objects(
             assert answer.status == status
             assert answer.headers["content-type"] == "application/json"
             assert answer.message.startswith(beginning)
+            assert "bytearray" not in answer.message
             assert await wire.rest() == b""
         await assert_well(server)
 
@@ -232,6 +241,32 @@ async def test_requests_sent_ahead_are_answered_in_order() -> None:
         assert json.loads(answers[1].body)["id"] == "cmpl-1"
         await wire.send(ask[9:])
         assert (await wire.answer()).body == b"ok"
+
+
+@trio_test
+async def test_ends_of_line_before_a_request_are_passed_over() -> None:
+    async with serving(says("ok")) as server, connected(server) as wire:
+        ask = head("GET /healthz HTTP/1.1")
+        # As some clients end a body, between requests, and in pieces.
+        for pieces in ([b"\r\n" + ask], [post(REQUEST) + b"\r\n" + ask], [b"\r", b"\n", ask]):
+            for piece in pieces:
+                await wire.send(piece)
+                await trio.sleep(0.01)
+            if len(pieces[0]) > len(ask) + 2:
+                assert (await wire.answer()).status == 200
+            assert (await wire.answer()).body == b"ok"
+
+
+@trio_test
+async def test_a_client_that_resets_is_noticed_at_once() -> None:
+    # However long one that has only ended its sending would be waited for.
+    config = with_timeouts(half_closed=1000)
+    async with serving(never_ends(), context=10**6, config=config) as server:
+        async with connected(server) as wire:
+            await wire.send(post(REQUEST))
+            await trio.sleep(0.05)
+            wire.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await server.wait_rows_free()
 
 
 @trio_test

@@ -35,7 +35,7 @@ def _without_gone(body: dict[str, object]) -> dict[str, object]:
 
 
 def not_implemented(field: str, neutral: str) -> str:
-    return f"{field} is not implemented; it is accepted only when absent, null or {neutral}"
+    return f"{field} is not implemented; it is accepted only when absent, {neutral}"
 
 
 PART_TYPE = "a content part's type must be text or image_url, "
@@ -139,6 +139,11 @@ REFUSALS: list[tuple[tuple[str, dict[str, object]], str, str]] = [
     (text(return_token_ids=0), "must be true or false, got 0", "return_token_ids"),
     (text(stream=True, stream_options=[]), "must be an object, got an array", "stream_options"),
     (
+        text(stream=True, stream_options={"include_usage": "yes"}),
+        'must be true or false, got "yes"',
+        "stream_options.include_usage",
+    ),
+    (
         text(stream_options={"include_usage": True}),
         'is only taken together with "stream": true',
         "stream_options",
@@ -157,21 +162,29 @@ REFUSALS: list[tuple[tuple[str, dict[str, object]], str, str]] = [
     (text(seed=-2), "must be a non-negative integer, or -1, got -2", "seed"),
     (text(seed=1.0), "must be a non-negative integer, or -1, got 1.0", "seed"),
     # What is not implemented
-    (text(n=2), not_implemented("n", "1"), "n"),
-    (text(n=True), not_implemented("n", "1"), "n"),
-    (text(presence_penalty=0.1), not_implemented("presence_penalty", "0"), "presence_penalty"),
-    (text(frequency_penalty=-1), not_implemented("frequency_penalty", "0"), "frequency_penalty"),
-    (chat(top_logprobs=3), not_implemented("top_logprobs", "0"), "top_logprobs"),
-    (chat(top_logprobs=False), not_implemented("top_logprobs", "0"), "top_logprobs"),
-    (text(best_of=2), not_implemented("best_of", "1"), "best_of"),
-    (chat(logprobs=True), not_implemented("logprobs", "false or 0"), "logprobs"),
-    (text(logprobs=5), not_implemented("logprobs", "false or 0"), "logprobs"),
-    (text(logit_bias={"1": 5}), not_implemented("logit_bias", "{}"), "logit_bias"),
-    (chat(tools=[{}]), not_implemented("tools", "[]"), "tools"),
-    (chat(tool_choice="auto"), not_implemented("tool_choice", '"none"'), "tool_choice"),
+    (text(n=2), not_implemented("n", "null or 1"), "n"),
+    (text(n=True), not_implemented("n", "null or 1"), "n"),
+    (
+        text(presence_penalty=0.1),
+        not_implemented("presence_penalty", "null or 0"),
+        "presence_penalty",
+    ),
+    (
+        text(frequency_penalty=-1),
+        not_implemented("frequency_penalty", "null or 0"),
+        "frequency_penalty",
+    ),
+    (chat(top_logprobs=3), not_implemented("top_logprobs", "null or 0"), "top_logprobs"),
+    (chat(top_logprobs=False), not_implemented("top_logprobs", "null or 0"), "top_logprobs"),
+    (text(best_of=2), not_implemented("best_of", "null or 1"), "best_of"),
+    (chat(logprobs=True), not_implemented("logprobs", "null, false or 0"), "logprobs"),
+    (text(logprobs=5), not_implemented("logprobs", "null, false or 0"), "logprobs"),
+    (text(logit_bias={"1": 5}), not_implemented("logit_bias", "null or {}"), "logit_bias"),
+    (chat(tools=[{}]), not_implemented("tools", "null or []"), "tools"),
+    (chat(tool_choice="auto"), not_implemented("tool_choice", 'null or "none"'), "tool_choice"),
     (
         chat(response_format={"type": "json_object"}),
-        not_implemented("response_format", '{"type": "text"}'),
+        not_implemented("response_format", 'null or {"type": "text"}'),
         "response_format",
     ),
 ]
@@ -249,6 +262,41 @@ async def test_everything_that_is_accepted() -> None:
             assert response.status_code == 200, (body, response.text)
 
 
+# Numbers that are no 64-bit floats, or that Python would not read: (field, spelling, refusal)
+BIG = "9" * 4300
+NUMBERS = [
+    ("temperature", "1e309", "must be a finite number >= 0, got 1e309"),
+    ("temperature", "-1e400", "must be a finite number >= 0, got -1e400"),
+    ("temperature", "9" * 5000, f"must be a finite number >= 0, got {'9' * 60}…"),
+    ("top_p", "1E400", "must be 0 < p <= 1, got 1E400"),
+    ("max_tokens", "1e400", "must be an integer >= 1, got 1e400"),
+    ("max_tokens", BIG, None),
+    ("top_k", "1" + "0" * 400, None),
+    ("top_k", "-" + BIG, f"must be an integer >= 0, or -1, got -{'9' * 59}…"),
+    ("seed", BIG, None),
+    ("seed", BIG + "0", "must be an integer of at most 4300 digits, got one of 4301"),
+    ("seed", "-" + BIG + "0", "must be an integer of at most 4300 digits, got one of 4301"),
+    ("unnamed", '[1e400, {"deep": -1e400}]', None),
+    ("unnamed", "9" * 5000, None),
+]
+
+
+@trio_test
+async def test_numbers_of_any_size() -> None:
+    async with serving(says("ok")) as server:
+        for field, spelling, refusal in NUMBERS:
+            path, body = text(temperature=1)
+            body.pop(field, None)
+            content = f'{json.dumps(body)[:-1]}, "{field}": {spelling}}}'
+            headers = {"content-type": "application/json"}
+            response = await server.client.post(path, content=content, headers=headers)
+            if refusal is None:
+                assert response.status_code == 200, (field, spelling, response.text)
+            else:
+                assert response.status_code == 400, (field, spelling)
+                assert error(response) == told(refusal, field)
+
+
 @trio_test
 async def test_the_documents_own_refusal_to_the_byte() -> None:
     async with serving(says("ok")) as server:
@@ -312,9 +360,8 @@ BODIES: list[tuple[str | None, bytes, str, str | None]] = [
     (JSON, b'{"a": "\xff"}', "the request body is not UTF-8: byte 7", None),
     (
         JSON,
-        b'{"a": 1,}',
-        "the request body is not JSON: "
-        "Expecting property name enclosed in double quotes at line 1, column 9",
+        b'{"a": }',
+        "the request body is not JSON: a value is missing at line 1, column 7",
         None,
     ),
     (JSON, b"[" * 100_000, "the request body is nested more than 64 levels deep", None),

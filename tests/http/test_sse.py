@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caldrix.http.sse import encode_comment, encode_event
+from caldrix.http.sse import encode_event
 
 
 def received(stream: bytes) -> list[tuple[str, str]]:
@@ -31,14 +30,10 @@ def received(stream: bytes) -> list[tuple[str, str]]:
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_data_arrives_whole(messages: list[str]) -> None:
-    stream = b"".join(encode_event(message) + encode_comment(message) for message in messages)
+    stream = b"".join(encode_event(message) for message in messages)
     expected = [message.replace("\r\n", "\n").replace("\r", "\n") for message in messages]
     assert received(stream) == [("message", message) for message in expected]
 
 
-def test_bytes_and_types() -> None:
+def test_bytes() -> None:
     assert encode_event(b'{"a":1}') == b'data: {"a":1}\n\n'
-    assert encode_event("x", event="done") == b"event: done\ndata: x\n\n"
-    assert encode_comment() == b":\n\n"
-    with pytest.raises(ValueError, match="one line"):
-        encode_event("x", event="two\nlines")

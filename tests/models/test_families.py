@@ -23,7 +23,7 @@ REFERENCES = Path(__file__).parents[1] / "references" / "data" / "families.npz"
 TOLERANCE = 1e-5
 
 PROMPT = np.array(tiny.PROMPT, np.int64)
-IN_GGUF = ["llama", "qwen2", "qwen3", "gemma3"]
+IN_GGUF = ["llama", "llama-biased", "qwen2", "qwen3", "gemma3"]
 
 
 def reference(name: str) -> np.ndarray:
@@ -57,6 +57,13 @@ def test_logits_equal_the_reference(name: str, tmp_path: Path) -> None:
 def test_a_gguf_file_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     logits = logits_of(write_gguf(name, tmp_path / "tiny.gguf"))
     assert_close(logits[list(tiny.CHECKED_POSITIONS)], reference(name))
+
+
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear"])
+def test_a_scaling_whose_kind_is_not_named_is_linear(key: str, tmp_path: Path) -> None:
+    changed = {"llama.rope.scaling.factor": None, f"llama.{key}": 2.0}
+    logits = logits_of(write_gguf("llama-biased", tmp_path / "tiny.gguf", changed=changed))
+    assert_close(logits[list(tiny.CHECKED_POSITIONS)], reference("llama-biased"))
 
 
 @pytest.mark.parametrize("name", tiny.CONFIGS)

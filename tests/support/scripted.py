@@ -43,7 +43,7 @@ class ScriptedExecutor:
         self.gate = threading.Event()
         self.gate.set()
         self._script = script
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._fail_at = frozenset(fail_at)
         self._tokens: dict[int, list[int]] = {}
         self._prompts: dict[int, list[int]] = {}
@@ -53,7 +53,7 @@ class ScriptedExecutor:
         assert self.gate.wait(_GATE_TIMEOUT), "a test left the gate closed"
         if self.steps in self._fail_at:
             raise LaneError(f"the script fails step {self.steps}")
-        logits = np.zeros((sum(item.wanted for item in slices), self._vocab_size), np.float32)
+        logits = np.zeros((sum(item.wanted for item in slices), self.vocab_size), np.float32)
         picks = [pick for item in slices for pick in self._picks(item)]
         logits[np.arange(len(picks)), picks] = 50.0
         return logits

@@ -141,6 +141,7 @@ def test_the_sandbox_holds(source: str) -> None:
         ("{% for x in y %}\n", 1),
         ("\n{{ x | nosuchfilter }}", 2),
         ("\n\n\n{{ 'open }}", 4),
+        ("\n{{ [1, 4294967296] }}", 2),
     ],
 )
 def test_a_broken_template_is_refused_with_its_line(source: str, line: int) -> None:
@@ -149,7 +150,12 @@ def test_a_broken_template_is_refused_with_its_line(source: str, line: int) -> N
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ " + "(" * 5000 + ")" * 5000 + " }}", "{{ " + "9" * 5000 + " }}", "x" * 2**21]
+    "source",
+    [
+        "{{ " + "(" * 5000 + ")" * 5000 + " }}",
+        "{{ " + "9" * 5000 + " }}",
+        "x" * 2**21,
+    ],
 )
 def test_an_oversized_template_is_refused(source: str) -> None:
     with pytest.raises(TemplateRefusal):
@@ -213,6 +219,66 @@ def test_growth_is_bounded(source: str) -> None:
         render(source, limits)
 
 
+# Python hashes a whole number modulo 2**61 - 1: all multiples of that go to one place in a table,
+# and so do tuples and fractions chosen for it. `m` is given as a client's JSON may give it.
+MODULUS = 2**61 - 1
+CHOSEN = "{% set ns = range(0, 40000 * m, m) %}"
+SLOW_KEYS = [
+    CHOSEN + "{{ ns | unique | list | length }}",
+    CHOSEN + "{{ ns | map('string') | map('int') | unique | list | length }}",
+    CHOSEN + "{{ ns | batch(1) | unique(attribute=0) | list | length }}",
+    CHOSEN + "{{ dict(ns | batch(2)) | length }}",
+    CHOSEN + "{{ namespace(ns | batch(2)) }}",
+    CHOSEN + "{{ {}.fromkeys(ns) | length }}",
+    CHOSEN + "{{ ''.maketrans({}).fromkeys(ns) | length }}",
+    CHOSEN + "{{ {}.keys() - ns }}",
+    CHOSEN + "{{ ns | list - {}.keys() }}",
+    "{{ {m: 1, 2 * m: 1, 3 * m: 1, 4 * m: 1, 5 * m: 1, 6 * m: 1} }}",
+    "{{ [(1, m), (1, 2 * m), (1, 3 * m), (1, 4 * m), (1, 5 * m)] | unique | list }}",
+    "{{ {2.0 ** 0: 1, 2.0 ** 61: 1, 2.0 ** 122: 1, 2.0 ** 183: 1, 2.0 ** 244: 1, 2.0 ** 305: 1} }}",
+]
+
+
+@pytest.mark.parametrize("source", SLOW_KEYS)
+def test_chosen_keys_are_refused(source: str) -> None:
+    limits = RenderLimits(seconds=10**6)
+    with pytest.raises(TemplateError, match=r"^the chat template (looks up|calls|subtracts)"):
+        render(source, limits, m=MODULUS)
+
+
+def test_honest_keys_are_taken() -> None:
+    source = (
+        "{{ [3, 'a', 'A', none, true, 1.5, 3, 1.5, (1, 2)] | unique | list }}"
+        "{{ dict([('a', 1)], b=2) }}{{ dict({-1: 1, -2: 2, none: 3}) }}"
+        "{{ range(9999) | unique | list | length }}{{ ([0.5] * 9999) | unique | list }}"
+        "{{ messages | unique(attribute='role') | list | length }}"
+    )
+    assert render(source) == (
+        "[3, 'a', None, True, 1.5, (1, 2)]{'a': 1, 'b': 2}{-1: 1, -2: 2, None: 3}9999[0.5]1"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ a.rfind('xy' + a) }}",
+        "{{ a.rindex('xy' + a) }}",
+        "{{ a.rsplit('xy' + a) }}",
+        "{{ a.rpartition('xy' + a) }}",
+        "{{ a.strip('y' * 10**6 + 'x') }}",
+        "{{ a.lstrip('y' * 10**6 + 'x') }}",
+        "{{ a.rstrip('y' * 10**6 + 'x') }}",
+        "{{ a | trim('y' * 10**6 + 'x') }}",
+        "{{ [1] | tojson(separators=(a, ':')) }}",
+        "{{ a.encode('punycode') }}",
+        "{{ a.encode().decode('idna') }}",
+    ],
+)
+def test_slow_text_operations_are_refused(source: str) -> None:
+    with pytest.raises(TemplateError, match=r"^the chat template (does more|asks for|encodes)"):
+        render("{% set a = 'x' * 10**6 %}" + source, RenderLimits(seconds=10**6))
+
+
 NESTED_LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
@@ -224,6 +290,8 @@ NESTED_LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor 
         "{% macro m() %}{% for i in range(99999) %}{% endfor %}{% endmacro %}"
         "{% for i in range(99999) %}{{ m() }}{% endfor %}",
         "{{ ([[1]] * 99999) | sum(start=[]) }}",
+        "{% set a = range(99999) | list %}{{ a | select('in', a) | list | length }}",
+        "{% set a, b = [1] * 10**5, [1] * 10**5 %}{{ a" + " == b == a" * 999 + " }}",
     ],
 )
 def test_time_is_bounded(source: str) -> None:
@@ -295,6 +363,17 @@ def test_the_first_error_is_the_answer() -> None:
 
 
 # Where templates are kept
+
+
+def test_a_template_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chat_template.jinja"
+    path.write_bytes(b"\xff")
+    with pytest.raises(TemplateRefusal, match=r"chat_template\.jinja is not valid UTF-8"):
+        template_of_directory(tmp_path)
+    path.unlink()
+    path.symlink_to("nowhere")
+    with pytest.raises(TemplateRefusal, match=r"chat_template\.jinja is missing"):
+        template_of_directory(tmp_path)
 
 
 def test_where_a_directory_keeps_its_template(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
+from caldrix import files
 from caldrix.text import pretokenizers
 from caldrix.text.errors import InvalidText, TokenizerRefusal
 from caldrix.text.gguf_vocabulary import TokenType
@@ -73,7 +76,6 @@ def test_qwen3(qwen3_tokenizer_dir: Path) -> None:
     # Thinking is text a client sees; turn markers are not.
     assert tokenizer.token_bytes(151667) == b"<think>"
     assert tokenizer.token_bytes(151644) == b""
-    assert tokenizer.is_special(151644)
     # Prompt lengths that the documentation's examples print.
     assert len(tokenizer.encode("The capital of France is")) == 5
     source = template_of_directory(qwen3_tokenizer_dir)
@@ -140,8 +142,6 @@ def test_a_directory_is_read_whole_and_never_cuts_a_prompt(tmp_path: Path) -> No
     assert tokenizer.vocab_size == len(TOKENS)
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<bos>", "<eos>")
     assert tokenizer.end_ids == {EOS, TURN}
-    assert tokenizer.token_id("<turn>") == TURN
-    assert tokenizer.token_id("nowhere") is None
 
 
 @pytest.mark.parametrize("text", ["<bos>hello", "hello<bos>", "<bos><bos>", ""])
@@ -165,7 +165,8 @@ def test_tokens_that_only_the_configuration_has_are_added(tmp_path: Path) -> Non
     write_miniature(tmp_path, added_tokens_decoder={str(len(TOKENS)): entry})
     tokenizer = Tokenizer.from_directory(tmp_path)
     assert tokenizer.encode_prompt("<new>") == [len(TOKENS)]
-    assert tokenizer.is_special(len(TOKENS))
+    assert tokenizer.token_bytes(len(TOKENS)) == b""
+    assert tokenizer.decode([len(TOKENS)], skip_special_tokens=False) == "<new>"
     write_miniature(tmp_path, added_tokens_decoder={"9999": entry})
     with pytest.raises(TokenizerRefusal, match="id 9999"):
         Tokenizer.from_directory(tmp_path)
@@ -273,8 +274,60 @@ def test_a_directory_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(TokenizerRefusal, match="add_bos_token must be true or false"):
         Tokenizer.from_directory(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(TokenizerRefusal, match="not readable JSON"):
+    with pytest.raises(TokenizerRefusal, match=r"tokenizer_config\.json: it is not JSON"):
         Tokenizer.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "more than 4300 digits"),
+        ("[" * 10**5, "nested too deeply"),
+        ("[]", "not an object"),
+        (b'{"a": "\xff"}', "not valid UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "config.json"])
+def test_a_file_of_loose_json_is_refused(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    write_miniature(tmp_path)
+    raw = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(TokenizerRefusal, match=rf"{re.escape(name)}.* {message}"):
+        Tokenizer.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_file_that_never_ends_is_refused(tmp_path: Path, name: str) -> None:
+    write_miniature(tmp_path)
+    path = tmp_path / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(TokenizerRefusal, match=rf"{re.escape(name)} is not a regular file"):
+        Tokenizer.from_directory(tmp_path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(TokenizerRefusal, match=rf"{re.escape(name)} is not a regular file"):
+        Tokenizer.from_directory(tmp_path)
+
+
+def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "big.json"
+    path.write_text('{"a":1}')
+    assert files.read_json_object(path, refusal=TokenizerRefusal, limit=7) == {"a": 1}
+    with pytest.raises(TokenizerRefusal, match="over the limit of 6 bytes"):
+        files.read_json_object(path, refusal=TokenizerRefusal, limit=6)
+
+
+@pytest.mark.parametrize("key", ["model", "pre", "merges", "add_bos_token"])
+def test_a_refusal_quotes_little_of_a_file(key: str) -> None:
+    long = "x" * 10**5
+    with pytest.raises(TokenizerRefusal, match=r"'xxxx+…'") as caught:
+        Tokenizer.from_gguf(miniature_metadata(**{key: [long] if key == "merges" else long}))
+    assert len(str(caught.value)) < 500
 
 
 def test_a_reading_tokenizer_does_not_write(tmp_path: Path) -> None:
@@ -289,5 +342,13 @@ def test_a_reading_tokenizer_does_not_write(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_pair_is_no_text() -> None:
-    with pytest.raises(InvalidText, match=r"'\\ud83d', at character 2"):
+    with pytest.raises(InvalidText, match=r"^the text holds '\\ud83d', half a surrogate pair,"):
         Tokenizer.from_gguf(miniature_metadata()).encode("ab\ud83d")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": "1.0", "model": {"type": "none"}}'])
+def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content: str) -> None:
+    write_miniature(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(TokenizerRefusal, match=r"tokenizer\.json is not a tokenizer"):
+        Tokenizer.from_directory(tmp_path)

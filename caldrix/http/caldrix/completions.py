@@ -8,6 +8,7 @@ from caldrix.http.body import parse_object
 from caldrix.http.caldrix.generation import answer
 from caldrix.http.caldrix.requests import CompletionRequest, read_request, refuse_other_prompt
 from caldrix.http.caldrix.responses import TEXT
+from caldrix.http.decoding import spell
 from caldrix.http.errors import ApiError
 from caldrix.http.exchange import Answer, EventStream, Incoming
 from caldrix.http.service import Service
@@ -42,6 +43,6 @@ def _check_vocabulary(prompt: tuple[int, ...], vocab_size: int) -> None:
         if not 0 <= token < vocab_size:
             raise ApiError(
                 400,
-                f"must be a token id from 0 to {vocab_size - 1}, got {token}",
+                f"must be a token id from 0 to {vocab_size - 1}, got {spell(token)}",
                 param=f"{_PROMPT_FIELD}[{index}]",
             )

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
-from attrs import frozen
-
+from caldrix.engine.sampling_ranges import SAMPLING_RANGES, NumberRange, OutOfRange
+from caldrix.http.body import LongInteger
 from caldrix.http.decoding import Invalid, Rule, spell
 
 MAX_STOPS = 4
 MAX_STOP_BYTES = 256
 
-
-@frozen
-class NumberRule:
-    """A range of numbers, and the sentence that states it."""
-
-    requirement: str
-    accepts: Callable[[float], bool]
-    integer: bool = False
-
-    def check(self, value: object) -> float:
-        """``value`` as a number, an int if the rule is for integers. Raises Invalid."""
-        number = _number(value, integer=self.integer)
-        if number is None or not self.accepts(number):
-            raise Invalid(f"must be {self.requirement}, got {spell(value)}")
-        return number
-
-
-SAMPLING_RULES: Mapping[str, NumberRule] = {
-    "temperature": NumberRule("a finite number >= 0", lambda t: 0 <= t < math.inf),
-    "top_k": NumberRule("an integer >= 0, or -1", lambda k: k >= -1, integer=True),
-    "top_p": NumberRule("0 < p <= 1", lambda p: 0 < p <= 1),
-    "min_p": NumberRule("0 <= p <= 1", lambda p: 0 <= p <= 1),
-    "repetition_penalty": NumberRule("a finite number > 0", lambda r: 0 < r < math.inf),
-    "seed": NumberRule("a non-negative integer, or -1", lambda s: s >= -1, integer=True),
-}
-
-_AT_LEAST_ONE = NumberRule("an integer >= 1", lambda n: n >= 1, integer=True)
 
 NOT_IMPLEMENTED: Mapping[str, tuple[object, ...]] = {
     "n": (1,),
@@ -101,25 +73,25 @@ def _one_stop(value: object, path: tuple[int, ...]) -> str:
     return value
 
 
-def _number(value: object, *, integer: bool) -> float | None:
-    """The number that ``value`` is, or None; a float where an integer is wanted is none."""
-    if isinstance(value, bool) or not isinstance(value, int if integer else int | float):
-        return None
-    if integer:
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
+def _ranged(allowed: NumberRange) -> Rule:
+    def read(value: object) -> float:
+        if allowed.integer and isinstance(value, LongInteger):
+            raise Invalid(value.refusal)
+        try:
+            return allowed.check(value, spell)
+        except OutOfRange as error:
+            raise Invalid(str(error)) from None
+
+    return Rule(read)
 
 
 Flag = Annotated[bool, Rule(read_flag)]
 String = Annotated[str, Rule(read_string)]
 Stop = Annotated[tuple[str, ...], Rule(read_stop)]
-TokenCount = Annotated[int, Rule(_AT_LEAST_ONE.check)]
-Temperature = Annotated[float, Rule(SAMPLING_RULES["temperature"].check)]
-TopK = Annotated[int, Rule(SAMPLING_RULES["top_k"].check)]
-TopP = Annotated[float, Rule(SAMPLING_RULES["top_p"].check)]
-MinP = Annotated[float, Rule(SAMPLING_RULES["min_p"].check)]
-RepetitionPenalty = Annotated[float, Rule(SAMPLING_RULES["repetition_penalty"].check)]
-Seed = Annotated[int, Rule(SAMPLING_RULES["seed"].check)]
+TokenCount = Annotated[int, _ranged(NumberRange("an integer >= 1", lambda n: n >= 1, integer=True))]
+Temperature = Annotated[float, _ranged(SAMPLING_RANGES["temperature"])]
+TopK = Annotated[int, _ranged(SAMPLING_RANGES["top_k"])]
+TopP = Annotated[float, _ranged(SAMPLING_RANGES["top_p"])]
+MinP = Annotated[float, _ranged(SAMPLING_RANGES["min_p"])]
+RepetitionPenalty = Annotated[float, _ranged(SAMPLING_RANGES["repetition_penalty"])]
+Seed = Annotated[int, _ranged(SAMPLING_RANGES["seed"])]

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 from attrs import frozen
 
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.http.body import LongInteger
 from caldrix.http.caldrix.fields import (
     NOT_IMPLEMENTED,
     Flag,
@@ -24,7 +25,7 @@ from caldrix.http.caldrix.fields import (
     is_neutral,
 )
 from caldrix.http.caldrix.messages import Message, read_messages
-from caldrix.http.decoding import Invalid, Rule, decode, spell
+from caldrix.http.decoding import Invalid, Rule, decode, read_object, spell
 from caldrix.http.errors import ApiError
 
 Value = TypeVar("Value")
@@ -45,6 +46,8 @@ def _read_prompt(value: object) -> str | tuple[int, ...]:
             f"must be one string or one array of token ids; an array of {what} is not implemented"
         )
     for index, token in enumerate(value):
+        if isinstance(token, LongInteger):
+            raise Invalid(token.refusal, (index,))
         if isinstance(token, bool) or not isinstance(token, int):
             raise Invalid(f"must be a token id, an integer, got {spell(token)}", (index,))
     return tuple(value)
@@ -60,7 +63,7 @@ class StreamOptions:
 def _read_options(value: object) -> StreamOptions:
     if not isinstance(value, dict):
         raise Invalid(f"must be an object, got {spell(value)}")
-    return decode(value, StreamOptions)
+    return read_object(value, StreamOptions)
 
 
 @frozen(kw_only=True)
@@ -144,8 +147,8 @@ def read_request(
     if len(caps) > 1:
         raise ApiError(
             400,
-            f"is another name of max_tokens, got {request.max_completion_tokens} "
-            f"and {request.max_tokens}; send one of them",
+            f"is another name of max_tokens, got {spell(request.max_completion_tokens)} "
+            f"and {spell(request.max_tokens)}; send one of them",
             param="max_completion_tokens",
         )
     if request.stream_options is not None and not request.stream:
@@ -160,9 +163,9 @@ def refuse_other_prompt(body: Mapping[str, object], wrong: str, right: str) -> N
 
 
 def _not_implemented(name: str, neutral: tuple[object, ...]) -> ApiError:
-    values = " or ".join(json.dumps(value) for value in neutral)
+    *values, last = ("absent", "null", *(json.dumps(value) for value in neutral))
     return ApiError(
         400,
-        f"{name} is not implemented; it is accepted only when absent, null or {values}",
+        f"{name} is not implemented; it is accepted only when {', '.join(values)} or {last}",
         param=name,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caldrix_conformance.answers import Answer, Completion
-from caldrix_conformance.endpoints import CHAT
+from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.goldens import Goldens, Kind
 from caldrix_conformance.marks import checks
 from caldrix_conformance.shapes import CHAT_ANSWER, expect_shape
@@ -157,6 +157,41 @@ def test_parts(target: Target, parts: list[str], text: str) -> None:
         f"{wanted.usage.prompt_tokens} as one text"
     )
     assert seen.text == wanted.text, f"{seen.text!r} as parts, {wanted.text!r} as one text"
+
+
+@checks("chat.content.image-marker")
+def test_image_marker(target: Target) -> None:
+    words = "Look at <image> and tell."
+    parts = [{"type": "text", "text": words}]
+    as_part, as_text, without = (
+        target.chat(messages=[user(content)]).usage.prompt_tokens
+        for content in (parts, words, "Look at and tell.")
+    )
+    assert without < as_part == as_text, (
+        f"{as_part} prompt tokens with <image> in a part, {as_text} in a string, {without} without"
+    )
+
+
+SPECIAL = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|end|>")
+
+
+@checks("chat.content.special")
+def test_special(target: Target) -> None:
+    """What a bare prompt holds as one token is one token in a message, too."""
+
+    def added(endpoint: Endpoint, special: str, times: int) -> int:
+        plain, more = (
+            target.complete(endpoint, **endpoint.prompt(text)).usage.prompt_tokens
+            for text in ("Hi", f"Hi{special * times}")
+        )
+        return more - plain
+
+    for special in SPECIAL:
+        if added(COMPLETIONS, special, 4) == 4:
+            seen = added(CHAT, special, 4)
+            assert seen == 4, f"{special} four times adds {seen} tokens to a message"
+            return
+    pytest.skip("the model has none of the special tokens that the suite knows")
 
 
 @pytest.mark.parametrize(

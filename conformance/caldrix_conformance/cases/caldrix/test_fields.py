@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.marks import checks
-from caldrix_conformance.tables import both_endpoints
+from caldrix_conformance.tables import both_endpoints, row
 from caldrix_conformance.target import Target
 
 
@@ -35,6 +37,14 @@ def test_streamed_ids(target: Target, endpoint: Endpoint) -> None:
     assert seen == wanted, f"{seen} streamed, {wanted} not streamed"
 
 
+@checks("fields.token-ids.place")
+@both_endpoints
+def test_place_of_ids(target: Target, endpoint: Endpoint) -> None:
+    for chunk in target.stream(endpoint, max_tokens=3, return_token_ids=True).chunks:
+        assert "token_ids" in chunk, f"no token_ids on the chunk: {chunk}"
+        assert "token_ids" not in chunk["choices"][0], f"token_ids on the choice: {chunk}"
+
+
 @checks("fields.token-ids.type")
 @both_endpoints
 @pytest.mark.parametrize("value", ["true", 1, []])
@@ -53,12 +63,22 @@ UNNAMED = {
     "store": True,
     "metadata": {"a": "b"},
     "service_tier": "auto",
-    "suffix": "",
 }
 
 
-@checks("fields.unnamed")
+OTHER_APIS = {
+    "echo": True,
+    "suffix": " And so on.",
+    "functions": [{"name": "look_up", "parameters": {}}],
+    "function_call": "auto",
+    "modalities": ["text", "audio"],
+}
+
+
+@pytest.mark.parametrize(
+    "fields", [row("fields.unnamed", UNNAMED), row("fields.other-apis", OTHER_APIS)]
+)
 @both_endpoints
-def test_unnamed(target: Target, endpoint: Endpoint) -> None:
-    plain, seen = (target.complete(endpoint, max_tokens=4, **more) for more in ({}, UNNAMED))
+def test_unnamed(target: Target, endpoint: Endpoint, fields: dict[str, Any]) -> None:
+    plain, seen = (target.complete(endpoint, max_tokens=4, **more) for more in ({}, fields))
     assert seen.text == plain.text, f"{seen.text!r} with unnamed fields, {plain.text!r} without"

@@ -128,6 +128,12 @@ def test_only_the_best(text: Ask, greedy: str, fields: dict[str, Any]) -> None:
     expect_greedy(text(**fields), greedy)
 
 
+@checks("sampling.top-k.all")
+def test_every_token(text: Ask) -> None:
+    keeps_all, *seen = (text(temperature=HOT, seed=7, top_k=k) for k in (10_000_000, 0, -1))
+    assert seen == [keeps_all] * 2, f"{seen} with top_k 0 and -1, {keeps_all!r} with all tokens"
+
+
 @checks("sampling.temperature.spreads")
 def test_spreads(text: Ask) -> None:
     texts = {text(temperature=HOT, seed=seed) for seed in range(DRAWS)}

@@ -84,6 +84,15 @@ def test_close(target: Target) -> None:
         assert is_closed(connection, CLOSES_WITHIN), "the connection stays open"
 
 
+@checks("wire.connection.half-closed")
+def test_half_closed(target: Target) -> None:
+    with target.socket() as connection:
+        connection.sendall(request_bytes("GET", "/v1/models", target.host_header))
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_answer(connection)
+    assert answer.status == 200, f"wanted 200, got {answer.seen}"
+
+
 @checks("wire.request.chunked")
 def test_chunked(target: Target, some_endpoint: Endpoint) -> None:
     body = json.dumps(target.body(some_endpoint, {})).encode()
