@@ -59,7 +59,6 @@ class _Compiler:
     ) -> None:
         self._program = program
         self._weights = weights
-        self._decoded: dict[str, Float32] = {}
         self._rotations: dict[tuple[tuple[float, ...], bool], Rotation] = {}
         self._context = options.context
         self._caches = [
@@ -89,7 +88,7 @@ class _Compiler:
             case Embed():
                 return self._embed(operation)
             case RmsNorm():
-                return _rms_norm(operation, self._decode(operation.weight))
+                return _rms_norm(operation, self._weights[operation.weight].to_float32())
             case Rope():
                 return _rope(operation, self._rotation(operation))
             case Attend():
@@ -101,8 +100,7 @@ class _Compiler:
             case Select():
                 return _select(operation)
             case Logits():
-                weight = self._decode(operation.weight)
-                return _project(operation.x.index, ((operation.out.index, slice(None)),), weight)
+                return self._logits(operation)
             case _:
                 raise AssertionError(f"no kernel for {operation}")
 
@@ -110,39 +108,34 @@ class _Compiler:
         """One product for all projections of an input; their outputs are views of it."""
         x = projections[0].x
         widths = [operation.out.width for operation in projections]
-        weight = aligned.empty((sum(widths), x.width))
+        weight = aligned.empty((x.width, sum(widths)))
         bias = np.zeros(sum(widths), np.float32)
         outs: list[tuple[int, slice]] = []
         start = 0
         for operation, width in zip(projections, widths, strict=True):
             part = slice(start, start + width)
-            aligned.decode_into(weight[part], self._weights[operation.weight])
+            aligned.decode_into(weight[:, part].T, self._weights[operation.weight])
             if operation.bias is not None:
-                bias[part] = self._decode(operation.bias)
+                bias[part] = self._weights[operation.bias].to_float32()
             outs.append((operation.out.index, part))
             start += width
         return _project(x.index, tuple(outs), weight, bias if bias.any() else None)
 
     def _embed(self, operation: Embed) -> Run:
-        """Looks rows up in the decoded matrix where one is kept, else decodes them as needed."""
+        """Decodes the tokens' rows as they are needed."""
         tensor, out = self._weights[operation.weight], operation.out.index
         scale = np.float32(operation.scale)
-        logits = self._program.operations[-1]
-        tied = isinstance(logits, Logits) and logits.weight == operation.weight
-        table = self._decode(operation.weight) if tied else None
 
         def run(registers: Registers, step: Step) -> None:
-            rows = tensor.rows_to_float32(step.tokens) if table is None else table[step.tokens]
+            rows = tensor.rows_to_float32(step.tokens)
             registers[out] = rows * scale if scale != 1 else rows
 
         return run
 
-    def _decode(self, name: str) -> Float32:
-        if name not in self._decoded:
-            tensor = self._weights[name]
-            self._decoded[name] = aligned.empty(tensor.shape)
-            aligned.decode_into(self._decoded[name].reshape(-1, tensor.shape[-1]), tensor)
-        return self._decoded[name]
+    def _logits(self, operation: Logits) -> Run:
+        weight = aligned.empty((operation.x.width, operation.out.width))
+        aligned.decode_into(weight.T, self._weights[operation.weight])
+        return _project(operation.x.index, ((operation.out.index, slice(None)),), weight)
 
     def _rotation(self, operation: Rope) -> Rotation:
         """One for all operations with the same frequencies."""
@@ -175,11 +168,11 @@ def _read(registers: Registers, index: int) -> Float32:
 def _project(
     x: int, outs: tuple[tuple[int, slice], ...], weight: Float32, bias: Float32 | None = None
 ) -> Run:
+    """``weight`` is ``[x.width, widths]``: BLAS reads that order faster for a single token."""
+
     def run(registers: Registers, step: Step) -> None:
         value = _read(registers, x)
-        # One token reads the weights at the speed of memory: a dot product for each row does so on
-        # one core, where BLAS' matrix-vector product needs two and stumbles when one is taken.
-        y = np.vecdot(weight, value)[None] if len(value) == 1 else value @ weight.T
+        y = (value[0] @ weight)[None] if len(value) == 1 else value @ weight
         if bias is not None:
             y += bias
         for out, part in outs:
