@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -62,10 +63,18 @@ def execute(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The console script."""
+    _open_what_is_closed()
     # A terminal that cannot show a character shows a question mark instead.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     sys.exit(execute(sys.argv[1:]))
+
+
+def _open_what_is_closed() -> None:
+    """Python has None for a standard stream that was closed; to a command it is just empty."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for the whole process
 
 
 def _end(error: BaseException) -> int:

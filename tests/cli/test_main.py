@@ -85,3 +85,11 @@ def test_a_reader_that_leaves_ends_the_answer_in_silence(smollm2_path: Path) -> 
         os.close(read)
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (1, b"")
+
+
+def test_a_closed_stderr_takes_nothing_from_the_answer(smollm2_path: Path) -> None:
+    command = str(Path(sys.executable).with_name("caldrix"))
+    line = f"exec '{command}' run smollm2 --max-tokens 3 -p 'Say hi' 2>&-"
+    answered = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, check=False, timeout=60)
+    assert answered.returncode == 0
+    assert len(answered.stdout) > 3
