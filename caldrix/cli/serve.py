@@ -31,8 +31,6 @@ from caldrix.models.lane import find_lane
 from caldrix.models.loading import TextModel, load_model
 from caldrix.weights.names import DEFAULT_MODEL, resolve
 
-_ROWS_BY_LANE = {"hip": 8, "host": 8}
-
 
 @frozen
 class _Serving:
@@ -80,7 +78,7 @@ def serve(
     context
         Tokens a prompt and its answer may have together; the model's own limit if not given.
     max_batch
-        Requests computed at the same time: 1 if not given, 8 on the lanes hip and host.
+        Requests computed at the same time: 1 if not given, and all that the cpu lane takes.
     queue_depth
         Requests that may wait beside those; one more is answered with a 429.
     threads
@@ -128,7 +126,7 @@ def serve(
             resolved.path,
             lane=lane,
             context=context,
-            rows=max_batch or _ROWS_BY_LANE.get(lane.name, 1),
+            rows=max_batch or 1,
             threads=thread_count,
         ) as loaded:
             listening.listen(sockets)

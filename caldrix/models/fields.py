@@ -8,19 +8,13 @@ from collections.abc import Mapping, Sequence
 import attrs
 from attrs import frozen
 
-from caldrix.errors import Refusal
-from caldrix.weights.errors import printable
+from caldrix.errors import Refusal, quoted
 
 _LARGEST = 2**31 - 1
 
 
 class UnsupportedModel(Refusal):
     """The checkpoint describes a model that caldrix doesn't run, or describes it wrongly."""
-
-
-def shown(value: object) -> str:
-    """A value of a file, short and printable enough to be quoted."""
-    return printable(repr(value), 80)
 
 
 @frozen
@@ -95,7 +89,7 @@ class Fields:
         value = self.values.get(self.prefix + key)
         if value is not None and value not in allowed:
             raise UnsupportedModel(
-                f"{self.where}: {self.prefix}{key} is {shown(value)}, which is not supported"
+                f"{self.where}: {self.prefix}{key} is {quoted(value)}, which is not supported"
             )
 
     def _get(self, key: str, default: object) -> object:
@@ -108,7 +102,7 @@ class Fields:
 
     def _wrong(self, key: str, value: object, expected: str) -> UnsupportedModel:
         return UnsupportedModel(
-            f"{self.where}: {self.prefix}{key} is {shown(value)}, not {expected}"
+            f"{self.where}: {self.prefix}{key} is {quoted(value)}, not {expected}"
         )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
+from caldrix.errors import quoted
 from caldrix.models import gemma3, llama, qwen2, qwen3
 from caldrix.models.family import Family
-from caldrix.models.fields import Fields, UnsupportedModel, shown
+from caldrix.models.fields import Fields, UnsupportedModel
 from caldrix.models.program import Program
 from caldrix.models.tensors import NamedTensors
 from caldrix.weights.checkpoint import AnyCheckpoint
@@ -104,7 +105,7 @@ def _published_names(name: str) -> Sequence[str]:
 def _find(kind: str, where: str, known: Mapping[str, Family]) -> Family:
     if kind not in known:
         raise UnsupportedModel(
-            f"{where}: {shown(kind)} models are not supported; "
+            f"{where}: {quoted(kind)} models are not supported; "
             f"supported: {', '.join(sorted(known))}"
         )
     return known[kind]

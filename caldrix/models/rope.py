@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from caldrix.models.fields import Fields, UnsupportedModel, shown
+from caldrix.errors import quoted
+from caldrix.models.fields import Fields, UnsupportedModel
 
 
 def base_frequencies(theta: float, dimensions: int) -> tuple[float, ...]:
@@ -84,7 +85,7 @@ def scaled_frequencies(parameters: Fields, dimensions: int, *, theta: float) -> 
         case "llama3":
             return Llama3Scaling.from_config(parameters).apply(frequencies)
         case _:
-            raise UnsupportedModel(f"{parameters.where}: rope type {shown(kind)} is not supported")
+            raise UnsupportedModel(f"{parameters.where}: rope type {quoted(kind)} is not supported")
 
 
 def frequencies_from_gguf(
@@ -111,7 +112,7 @@ def _linear_factor(metadata: Fields) -> float:
     """
     kind = metadata.text("rope.scaling.type", "linear")
     if kind not in ("none", "linear"):
-        raise UnsupportedModel(f"{metadata.where}: rope scaling {shown(kind)} is not supported")
+        raise UnsupportedModel(f"{metadata.where}: rope scaling {quoted(kind)} is not supported")
     if kind == "none":
         return 1.0
     key = "rope.scaling.factor" if "rope.scaling.factor" in metadata else "rope.scale_linear"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from caldrix.models.fields import Fields, UnsupportedModel, shown
+from caldrix.errors import quoted
+from caldrix.models.fields import Fields, UnsupportedModel
 
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"
@@ -37,7 +38,7 @@ def layer_types(config: Fields, layers: int) -> tuple[str, ...]:
         )
     for kind in kinds:
         if kind not in (_FULL, _SLIDING):
-            raise UnsupportedModel(f"{config.where}: layer type {shown(kind)} is not supported")
+            raise UnsupportedModel(f"{config.where}: layer type {quoted(kind)} is not supported")
     return kinds
 
 
