@@ -5,6 +5,9 @@ bin := parent_directory(just_executable())
 python := quote(bin / "python")
 caldrix := quote(bin / "caldrix")
 
+# Where the peers that benchmarks compare with are installed; `just peers=…` names another place.
+peers := justfile_directory() / ".venv-peers"
+
 export PATH := bin + ":" + env("PATH")
 
 # List the recipes
@@ -37,10 +40,27 @@ goldens *arguments:
 spec-diff *arguments:
     {{ python }} -m caldrix_conformance.spec_diff {{ arguments }}
 
-# Time this installation: prefill, decode
+# Time a model on this machine: prefill, decode, the memory's bandwidth
 bench *arguments:
-    {{ python }} -m tests.benchmarks.bench {{ arguments }}
+    {{ caldrix }} bench {{ arguments }}
 
-# Time it beside llama.cpp on the same weights, in paired, interleaved rounds (wants the bench extra)
-bench-peers *arguments:
-    {{ python }} -m tests.benchmarks.peers {{ arguments }}
+# Time it beside llama.cpp, built for this machine, and transformers, in paired rounds
+bench-peers *arguments: _peers
+    {{ quote(peers / "bin/python") }} -m tests.benchmarks.peers {{ arguments }}
+
+# Hold our logits and llama.cpp's against float32
+accuracy *arguments: _peers
+    {{ quote(peers / "bin/python") }} -m tests.benchmarks.accuracy {{ arguments }}
+
+# The peers' environment: llama.cpp is built with all that this machine's processor has
+_peers:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    peers={{ quote(peers) }}
+    if "$peers/bin/python" -c 'import caldrix_cpu.lane, gguf, llama_cpp' 2>/dev/null; then exit; fi
+    echo "making $peers: it builds llama.cpp once, which takes some minutes" >&2
+    {{ python }} -m venv "$peers"
+    "$peers/bin/python" -m pip install --editable '.[dev]'
+    # Built anew: a wheel in pip's cache may have been built otherwise, or on another machine.
+    CMAKE_ARGS=-DGGML_NATIVE=ON "$peers/bin/python" -m pip install --verbose --no-cache-dir \
+        --no-binary llama-cpp-python --editable '.[bench]'

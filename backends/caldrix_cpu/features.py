@@ -1,22 +1,17 @@
-"""What the processor offers, and how much of it this process may use."""
+"""What the processor offers beyond its base instructions."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from caldrix_cpu.cores import usable_cores as usable_cores
+
 _INTERESTING = (
-    "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
-    "avx_vnni", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve",
+    "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
+    "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm",
+    "bf16", "sve",
 )  # fmt: skip
 _CPUINFO = Path("/proc/cpuinfo")
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, by its affinity."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cpu_features() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from caldrix.models.lane import LaneError, LaneOptions, Slice
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
-from caldrix_cpu.memory import available_memory, require_memory
+from caldrix_cpu.memory import available_memory, float32_needs, require_memory
 from caldrix_cpu.numpy_kernels import Kernel, compile_kernels
 from caldrix_cpu.numpy_step import Step
 
@@ -56,7 +56,7 @@ def numpy_executor(
     ``options.threads`` bounds the threads of numpy's BLAS, for the whole process. Raises
     LaneUnavailable for a model or a context that memory can't hold.
     """
-    require_memory(program, options, available_memory())
+    require_memory(float32_needs(program, options.rows), options, available_memory())
     kernels = compile_kernels(program, weights, options)
     with threadpool_limits(options.threads, user_api="blas"):
         try:

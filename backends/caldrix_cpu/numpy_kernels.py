@@ -53,6 +53,13 @@ def compile_kernels(
     return _Compiler(program, weights, options).compile()
 
 
+def compile_operation(
+    program: Program, weights: Mapping[str, Tensor], options: LaneOptions, operation: Operation
+) -> Run:
+    """One operation of a Program by itself, with its weights and its cache."""
+    return _Compiler(program, weights, options).one(operation)
+
+
 class _Compiler:
     def __init__(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
@@ -78,6 +85,9 @@ class _Compiler:
             Kernel(self._group(group), tuple(values))
             for group, values in zip(groups, dead, strict=True)
         ]
+
+    def one(self, operation: Operation) -> Run:
+        return self._group([operation])
 
     def _group(self, group: Sequence[Operation]) -> Run:
         projections = [operation for operation in group if isinstance(operation, Linear)]

@@ -29,6 +29,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "pull": ("caldrix.cli.pull:pull", "Fetch a model into the cache and print where it is."),
     "models": ("caldrix.cli.models:app", "What models are on this machine, and what they are."),
     "doctor": ("caldrix.cli.doctor:doctor", "Show lanes, cores, CPU features, memory, the cache."),
+    "bench": ("caldrix.cli.bench:bench", "Time a model on this machine, beside its memory."),
     "conformance": (
         "caldrix.cli.conformance:conformance",
         "Judge a server by the clauses of its contract, whoever wrote it.",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
 import attrs
 import cattrs
 from attrs import frozen
@@ -11,6 +15,13 @@ from caldrix.engine.sampling import SamplingSettings
 from caldrix.engine.sampling_ranges import SAMPLING_RANGES, OutOfRange
 from caldrix.errors import Refusal
 
+DtypeFlag: TypeAlias = Literal["auto", "f32", "bf16", "q8_0", "q4_1"]
+KvDtypeFlag: TypeAlias = Literal["auto", "f16", "f32"]
+
+_BYTES = re.compile(r"[0-9]{1,18}")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT])(I?B)?", re.ASCII | re.IGNORECASE)
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
 
 def read_threads(text: str) -> int | None:
     """``auto`` (None) or a number of threads. Raises Refusal."""
@@ -19,6 +30,23 @@ def read_threads(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise Refusal(f"--threads must be auto or a whole number of at least 1, got {text}")
     return int(text)
+
+
+def read_size(flag: str, text: str) -> int:
+    """A size in bytes: a number of them, or one with a unit.
+
+    K, M, G and T are powers of 1024, alone or with iB; with B they are powers of 1000. Raises
+    Refusal for anything else, and for less than a byte.
+    """
+    if match := _SIZE.fullmatch(text):
+        number, unit, ending = match.groups()
+        base = 1000 if (ending or "").upper() == "B" else 1024
+        size = int(Fraction(number) * base ** _POWERS[unit.upper()])
+    else:
+        size = int(text) if _BYTES.fullmatch(text) else 0
+    if size > 0:
+        return size
+    raise Refusal(f"{flag} must be a size such as 500M, 2G or 1.5GiB, or bytes, got {text}")
 
 
 def check_positive(flag: str, value: int | None, *, least: int = 1) -> None:

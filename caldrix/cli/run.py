@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import Annotated
 
 import trio
@@ -10,7 +11,15 @@ from cyclopts import Parameter
 
 from caldrix.cli.chat import PROMPT, Chat, chat_loop, print_answer
 from caldrix.cli.logs import configure_logging
-from caldrix.cli.options import SamplingFlags, check_positive, check_text, read_threads
+from caldrix.cli.options import (
+    DtypeFlag,
+    KvDtypeFlag,
+    SamplingFlags,
+    check_positive,
+    check_text,
+    read_size,
+    read_threads,
+)
 from caldrix.cli.progress import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
@@ -28,6 +37,9 @@ def run(
     system: str | None = None,
     max_tokens: int | None = None,
     backend: str = "auto",
+    dtype: DtypeFlag = "auto",
+    kv_dtype: KvDtypeFlag = "auto",
+    weight_budget: str | None = None,
     context: int | None = None,
     threads: str = "auto",
     sampling: SamplingFlags | None = None,
@@ -46,6 +58,13 @@ def run(
         At most so many tokens an answer; otherwise until the model ends or the context is full.
     backend
         The lane to run on.
+    dtype
+        How weights are kept in memory; auto is the lane's own choice for the model's files.
+    kv_dtype
+        How the keys and values of the context are kept; auto is the lane's own choice.
+    weight_budget
+        At most so much of the weights stays in memory, such as 500M, 2G or 1.5GiB; no limit if
+        not given.
     context
         Positions for prompt and answers together.
     threads
@@ -59,12 +78,24 @@ def run(
     for flag, text in (("--prompt", prompt), ("--system", system)):
         check_text(flag, text)
     check_positive("--context", context, least=2)
+    thread_count = read_threads(threads)
+    budget = None if weight_budget is None else read_size("--weight-budget", weight_budget)
     lane = find_lane(backend)
-    with TerminalProgress() as progress:
-        resolved = resolve(model, progress)
-    with load_model(
-        resolved.path, lane=lane, context=context, threads=read_threads(threads)
-    ) as loaded:
+    with ExitStack() as stack:
+        with TerminalProgress() as progress:
+            resolved = resolve(model, progress)
+            loaded = stack.enter_context(
+                load_model(
+                    resolved.path,
+                    lane=lane,
+                    context=context,
+                    threads=thread_count,
+                    dtype=dtype,
+                    kv_dtype=kv_dtype,
+                    weight_budget=budget,
+                    progress=progress,
+                )
+            )
         if loaded.template is None and (prompt is None or system is not None):
             raise Refusal(
                 f"{resolved.served_name} has no chat template, so it cannot chat; "

@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,14 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from caldrix.cli.logs import LogFormat, configure_logging
-from caldrix.cli.options import SamplingFlags, check_positive, read_threads
+from caldrix.cli.options import (
+    DtypeFlag,
+    KvDtypeFlag,
+    SamplingFlags,
+    check_positive,
+    read_size,
+    read_threads,
+)
 from caldrix.cli.progress import TerminalProgress
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
@@ -52,6 +60,9 @@ def serve(
     port: int = 8425,
     served_name: str | None = None,
     backend: str = "auto",
+    dtype: DtypeFlag = "auto",
+    kv_dtype: KvDtypeFlag = "auto",
+    weight_budget: str | None = None,
     context: int | None = None,
     max_batch: int | None = None,
     queue_depth: int = 64,
@@ -75,10 +86,17 @@ def serve(
         Name that requests call the model by, instead of its own.
     backend
         Lane to compute on: auto, or one that `caldrix doctor` lists.
+    dtype
+        How weights are kept in memory; auto is the lane's own choice for the model's files.
+    kv_dtype
+        How the keys and values of the context are kept; auto is the lane's own choice.
+    weight_budget
+        At most so much of the weights stays in memory, such as 500M, 2G or 1.5GiB; no limit if
+        not given.
     context
         Tokens a prompt and its answer may have together; the model's own limit if not given.
     max_batch
-        Requests computed at the same time: 1 if not given, and all that the cpu lane takes.
+        Requests computed at the same time; 1 if not given.
     queue_depth
         Requests that may wait beside those; one more is answered with a 429.
     threads
@@ -104,14 +122,29 @@ def serve(
     check_positive("--max-batch", max_batch)
     check_positive("--queue-depth", queue_depth, least=0)
     thread_count = read_threads(threads)
+    budget = None if weight_budget is None else read_size("--weight-budget", weight_budget)
     settings = (sampling or SamplingFlags()).settings()
     configure_logging(log_format)
     lane = find_lane(backend)
     # Before the model: a port in use should not be told after a minute of loading.
     sockets = listening.bind(host, port)
-    try:
+    with ExitStack() as stack:
+        stack.callback(listening.close, sockets)
         with TerminalProgress() as progress:
             resolved = resolve(DEFAULT_MODEL if model is None else model, progress)
+            loaded = stack.enter_context(
+                load_model(
+                    resolved.path,
+                    lane=lane,
+                    context=context,
+                    rows=max_batch or 1,
+                    threads=thread_count,
+                    dtype=dtype,
+                    kv_dtype=kv_dtype,
+                    weight_budget=budget,
+                    progress=progress,
+                )
+            )
         serving = _Serving(
             config=ServerConfig(
                 host=host, port=port, allow_host=tuple(allow_host), drain_timeout=drain_timeout
@@ -122,17 +155,8 @@ def serve(
             lane=lane.name,
             path=resolved.path,
         )
-        with load_model(
-            resolved.path,
-            lane=lane,
-            context=context,
-            rows=max_batch or 1,
-            threads=thread_count,
-        ) as loaded:
-            listening.listen(sockets)
-            trio.run(_run, loaded, serving, sockets)
-    finally:
-        listening.close(sockets)
+        listening.listen(sockets)
+        trio.run(_run, loaded, serving, sockets)
     return 0
 
 

@@ -17,6 +17,7 @@ from attrs import field, frozen, validators
 
 from caldrix.errors import CaldrixError, Refusal
 from caldrix.models.program import Program
+from caldrix.weights.progress import SILENT, Progress
 from caldrix.weights.tensor import Float32, Tensor
 
 LANE_GROUP = "caldrix.lanes"
@@ -42,6 +43,27 @@ class LaneOptions:
     """Sequences whose state is kept at the same time."""
     threads: int | None = None
     """Threads to compute with; None leaves it to the lane."""
+    dtype: str = "auto"
+    """How weights are kept: auto, f32, bf16, q8_0, q4_1."""
+    kv_dtype: str = "auto"
+    """How keys and values are kept: auto (the lane's own choice), f16, f32."""
+    weight_budget: int | None = None
+    """Bytes of weights that may stay in memory; None is no limit."""
+    progress: Progress = SILENT
+    """Told about kernels being compiled."""
+
+    def refuse_choices(self, kernels: str) -> None:
+        """Raises LaneUnavailable if how weights or caches are kept was chosen.
+
+        For ``kernels`` that keep them in one way only.
+        """
+        for name in ("dtype", "kv_dtype", "weight_budget"):
+            value = getattr(self, name)
+            if value not in ("auto", None):
+                raise LaneUnavailable(
+                    f"{kernels} have no choice of --{name.replace('_', '-')}, and {value} was "
+                    "asked for; leave it out"
+                )
 
 
 @frozen(eq=False)

@@ -17,6 +17,7 @@ from caldrix.text.template_files import template_of_directory, template_of_gguf
 from caldrix.text.tokenizer import Tokenizer
 from caldrix.weights.checkpoint import AnyCheckpoint, open_checkpoint
 from caldrix.weights.gguf import GgufCheckpoint
+from caldrix.weights.progress import SILENT, Progress
 
 DEFAULT_CONTEXT = 32_768
 """The context where none is asked for, if the model was trained for so much."""
@@ -43,15 +44,28 @@ def load_model(
     context: int | None = None,
     rows: int = 1,
     threads: int | None = None,
+    dtype: str = "auto",
+    kv_dtype: str = "auto",
+    weight_budget: int | None = None,
+    progress: Progress = SILENT,
 ) -> Iterator[TextModel]:
     """The model of a checkpoint, running on a lane while the block lasts.
 
-    Raises a Refusal that names what is wrong with the files or the options.
+    What the options mean is said in `LaneOptions`; ``progress`` is told nothing once the block is
+    entered. Raises a Refusal that names what is wrong with the files or the options.
     """
     with open_checkpoint(path) as checkpoint:
         bound = bind(checkpoint)
         tokenizer, template = read_text(checkpoint)
-        options = LaneOptions(_context(bound.program, context), rows, threads)
+        options = LaneOptions(
+            context=_context(bound.program, context),
+            rows=rows,
+            threads=threads,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            weight_budget=weight_budget,
+            progress=progress,
+        )
         with lane.compile(bound.program, bound.weights, options) as executor:
             yield TextModel(
                 tokenizer=tokenizer,

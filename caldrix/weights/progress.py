@@ -1,21 +1,31 @@
-"""How a download tells what it is doing. Nothing in this layer prints: the command line draws."""
+"""How long work tells what it is doing: downloads, and what a lane compiles.
+
+Nothing below the command line prints; it draws.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from attrs import frozen
+
+Unit: TypeAlias = Literal["bytes", "pieces"]
+"""What is counted: the bytes of something fetched, or the pieces of some other work."""
 
 
 class Progress(Protocol):
     """Told about one thing after the other; may be called from several threads."""
 
-    def begin(self, what: str, total: int | None, done: int = 0) -> None:
-        """A new thing of ``total`` bytes (None: unknown), of which ``done`` are already here."""
+    def begin(self, what: str, total: int | None, done: int = 0, unit: Unit = "bytes") -> None:
+        """A new thing of ``total`` units (None: unknown), of which ``done`` are already there.
+
+        ``what`` is a thing's name where bytes are counted, and says what is done where pieces
+        are: ``compiling kernels``.
+        """
         ...
 
     def advance(self, count: int) -> None:
-        """``count`` more bytes of it are here."""
+        """``count`` more units of it are there."""
         ...
 
     def note(self, text: str) -> None:
@@ -27,7 +37,7 @@ class Progress(Protocol):
 class Silent:
     """A Progress that nobody watches."""
 
-    def begin(self, what: str, total: int | None, done: int = 0) -> None:
+    def begin(self, what: str, total: int | None, done: int = 0, unit: Unit = "bytes") -> None:
         """Ignore it."""
 
     def advance(self, count: int) -> None:

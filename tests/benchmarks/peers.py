@@ -1,144 +1,221 @@
-"""Times this project beside llama.cpp on the same weights, in interleaved rounds.
+"""Times this project beside llama.cpp and transformers on the same weights, in interleaved rounds.
 
-Each round times both, and gives a ratio; the median and the worst ratio are what to go by, since
-a machine's own speed drifts. Wants llama-cpp-python (the bench extra) and gguf (the dev extra).
-Run nothing beside it.
+Each round times both sides case by case, and gives a ratio for each case; the median and the worst
+ratio are what to go by, since a machine's own speed drifts. Run nothing beside it.
 
-Usage: python -m tests.benchmarks.peers [--rounds N] [--threads N]
+`just bench-peers` runs it where llama.cpp is built for this machine. transformers is compared where
+it is installed. With ``--help`` it says what may be chosen.
 """
 
 from __future__ import annotations
 
-import argparse
-import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
+from typing import Annotated, Literal
 
-import gguf
-import llama_cpp
-import numpy as np
 from attrs import frozen
+from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 
-from caldrix.weights.cache import cache_root
-from caldrix.weights.checkpoint import open_checkpoint
-from caldrix.weights.gguf import GgufCheckpoint
-from caldrix.weights.names import resolve
-from tests.benchmarks.measure import CONTEXT, PREFILL, caldrix, measure
+from caldrix.bench.bandwidth import MemoryReader, usable_threads
+from caldrix.bench.cases import Case, Decode, Prefill, positions
+from caldrix.bench.subject import LaneSubject, Subject, open_subject
+from caldrix.cli.options import check_positive
+from caldrix.cli.progress import TerminalProgress
+from caldrix.errors import Refusal
+from caldrix.models.lane import LaneOptions, find_lane
+from tests.benchmarks import models
+from tests.benchmarks.models import Format
+from tests.benchmarks.pairs import interleave, print_alone, print_pairs
+from tests.benchmarks.script import run_script
 
-# ctypes needs the callback to stay referenced.
-_SILENCE = llama_cpp.llama_log_callback(lambda level, text, user: None)
+Model = Literal["smollm2", "gemma3-270m", "qwen3-0.6b-shape"]
+Peer = Literal["llama.cpp", "transformers"]
+
+_SEQUENCES = 8
+_PACKAGES: dict[Peer, tuple[str, ...]] = {
+    "llama.cpp": ("llama_cpp",),
+    "transformers": ("torch", "transformers"),
+}
+_TO_INSTALL: dict[Peer, str] = {
+    "llama.cpp": "`just bench-peers` makes an environment that has it",
+    "transformers": f"install it with `{sys.executable} -m pip install torch transformers "
+    "accelerate`",
+}
 
 
-@frozen(eq=False)
-class LlamaCpp:
-    """llama.cpp through the C interface that llama-cpp-python binds."""
+_LLAMA_CPP: tuple[Peer, ...] = ("llama.cpp",)
+_BOTH: tuple[Peer, ...] = ("llama.cpp", "transformers")
+# What each model comes in, and who reads that.
+_OFFERED: Mapping[Model, Mapping[Format, tuple[Peer, ...]]] = {
+    "smollm2": {each: _BOTH if each in ("f32", "bf16") else _LLAMA_CPP for each in models.FORMATS},
+    "gemma3-270m": {"q4_k_m": _LLAMA_CPP},
+    "qwen3-0.6b-shape": {"q8_0": (), "bf16": ()},
+}
 
-    name: str
-    context: ctypes.c_void_p
-    batch: llama_cpp.llama_batch
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
-        self._compute(tokens, 0)
+@frozen
+class _Comparison:
+    """The same weights on both sides, or on ours alone."""
 
-    def decode(self, token: int, position: int) -> None:
-        self._compute([token], position)
+    title: str
+    path: Path
+    """What ours opens, and llama.cpp."""
+    dtype: str = "auto"
+    """How ours keeps the weights."""
+    plain_path: Path | None = None
+    """The float32 file that transformers reads, and converts itself."""
+    plain_dtype: str = ""
 
-    def _compute(self, tokens: Sequence[int], start: int) -> None:
-        batch = self.batch
-        batch.n_tokens = len(tokens)
-        for index, token in enumerate(tokens):
-            batch.token[index] = token
-            batch.pos[index] = start + index
-            batch.n_seq_id[index] = 1
-            batch.seq_id[index][0] = 0
-            batch.logits[index] = index == len(tokens) - 1
-        status = llama_cpp.llama_decode(self.context, batch)
-        if status != 0:
-            raise RuntimeError(f"llama_decode gave {status}")
-        llama_cpp.llama_synchronize(self.context)
-        llama_cpp.llama_get_logits(self.context)
+
+def peers(
+    *,
+    model: Model = "smollm2",
+    formats: Annotated[tuple[Format, ...], Parameter(name="--format", negative=())] = (),
+    peer: Annotated[tuple[Peer, ...], Parameter(negative=())] = (),
+    depth: Annotated[tuple[int, ...], Parameter(negative=())] = (),
+    rounds: int = 5,
+    threads: int | None = None,
+    backend: str = "auto",
+) -> None:
+    """Time caldrix beside its peers.
+
+    Parameters
+    ----------
+    model
+        smollm2 in several formats, Gemma 3 as published, or random weights of Qwen3-0.6B's shape
+        (ours alone).
+    formats
+        Formats to compare: all that the model has, if not given.
+    peer
+        Who to compare with: all that are installed, if not given.
+    depth
+        Depths to decode one sequence at, beside 32.
+    rounds
+        How often everything is measured, after one round that doesn't count.
+    threads
+        Threads of each side; as many as there are processors, if not given.
+    backend
+        Our lane.
+    """
+    check_positive("--rounds", rounds)
+    check_positive("--threads", threads)
+    for one in depth:
+        check_positive("--depth", one)
+    threads = threads or usable_threads()
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    chosen = _choose(model, formats, peer, console)
+    cases: list[Case] = [Prefill(), Decode(), *map(Decode, depth), Decode(sequences=_SEQUENCES)]
+    reader = MemoryReader(threads)
+    for file_format, used in chosen.items():
+        comparison = _prepare(model, file_format, used)
+        with _ours(comparison, cases, threads, backend, console) as (subject, fitting):
+            if not used:
+                print_alone(console, comparison.title, subject, fitting, reader, rounds)
+            for each in used:
+                with _theirs(each, comparison, fitting, threads) as other:
+                    pairs = interleave(subject, other, fitting, reader, rounds)
+                print_pairs(console, comparison.title, subject, other, fitting, pairs)
+
+
+def _choose(
+    model: Model, formats: Sequence[Format], asked: Sequence[Peer], console: Console
+) -> dict[Format, list[Peer]]:
+    """Who is compared in which format. Raises Refusal for what was asked for and can't be."""
+    offered = _OFFERED[model]
+    for each in formats:
+        if each not in offered:
+            raise Refusal(f"{model} comes in {', '.join(offered)}, not in {each}")
+    chosen = {each: offered[each] for each in formats or offered}
+    possible = {peer for readers in chosen.values() for peer in readers}
+    for peer in asked:
+        if peer not in possible:
+            raise Refusal(f"{model} in {', '.join(chosen)} is not compared with {peer}")
+    there = [
+        peer
+        for peer in _PACKAGES
+        if peer in possible and (not asked or peer in asked) and _is_there(peer, asked, console)
+    ]
+    if possible and not there:
+        raise Refusal("there is nobody here to compare with")
+    for each, readers in chosen.items():
+        if readers and not set(readers) & set(there):
+            console.print(f"without {each}: {' and '.join(there)} is not compared in it")
+    return {
+        each: [peer for peer in there if peer in readers]
+        for each, readers in chosen.items()
+        if not readers or set(readers) & set(there)
+    }
+
+
+def _is_there(peer: Peer, asked: Sequence[Peer], console: Console) -> bool:
+    """Whether a peer is installed. Raises Refusal for one that is not, and was asked for."""
+    missing = [name for name in _PACKAGES[peer] if importlib.util.find_spec(name) is None]
+    if not missing:
+        return True
+    if asked:
+        raise Refusal(f"{missing[0]} is not installed here; {_TO_INSTALL[peer]}")
+    console.print(f"without {peer}: {missing[0]} is not installed here; {_TO_INSTALL[peer]}")
+    return False
+
+
+def _prepare(model: Model, file_format: Format, used: Sequence[Peer]) -> _Comparison:
+    """The comparison, with its files made."""
+    with TerminalProgress() as progress:
+        match model:
+            case "gemma3-270m":
+                return _Comparison(f"Gemma 3 270M, {file_format}", models.gemma3(progress))
+            case "qwen3-0.6b-shape":
+                title = f"Qwen3-0.6B's shape, {file_format}"
+                return _Comparison(title, models.qwen3_shape(progress), file_format)
+            case "smollm2":
+                title = f"SmolLM2-135M, {file_format}"
+                path = models.smollm2(file_format, progress)
+                if "transformers" not in used:
+                    return _Comparison(title, path)
+                plain = models.smollm2("f32", progress)
+                return _Comparison(title, path, plain_path=plain, plain_dtype=file_format)
 
 
 @contextmanager
-def llama_cpp_model(path: Path, threads: int) -> Iterator[LlamaCpp]:
-    """A GGUF file in llama.cpp, on the CPU."""
-    llama_cpp.llama_backend_init()
-    llama_cpp.llama_log_set(_SILENCE, ctypes.c_void_p(0))
-    model_settings = llama_cpp.llama_model_default_params()
-    model_settings.n_gpu_layers = 0
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_settings)
-    settings = llama_cpp.llama_context_default_params()
-    settings.n_ctx = CONTEXT
-    settings.n_batch = settings.n_ubatch = PREFILL
-    settings.n_threads = settings.n_threads_batch = threads
-    context = llama_cpp.llama_init_from_model(model, settings)
-    batch = llama_cpp.llama_batch_init(PREFILL, 0, 1)
-    try:
-        yield LlamaCpp(f"llama.cpp {llama_cpp.__version__}", context, batch)
-    finally:
-        llama_cpp.llama_batch_free(batch)
-        llama_cpp.llama_free(context)
-        llama_cpp.llama_model_free(model)
+def _ours(
+    comparison: _Comparison, cases: Sequence[Case], threads: int, backend: str, console: Console
+) -> Iterator[tuple[LaneSubject, list[Case]]]:
+    """Our side, and the cases that its lane takes."""
+    with ExitStack() as stack:
+        with TerminalProgress() as progress:
+            options = LaneOptions(
+                context=max(map(positions, cases)),
+                rows=_SEQUENCES,
+                threads=threads,
+                dtype=comparison.dtype,
+                progress=progress,
+            )
+            opened = stack.enter_context(open_subject(comparison.path, find_lane(backend), options))
+        if opened.refusal is not None:
+            console.print(f"without tg{_SEQUENCES}: {opened.refusal}")
+        yield opened.subject, [case for case in cases if case.sequences <= opened.rows]
 
 
-def float32_copy(source: Path) -> Path:
-    """The same model in float32, made once in the cache."""
-    target = cache_root() / "benchmarks" / f"{source.stem}.f32.gguf"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    reader = gguf.GGUFReader(source)
-    unfinished = target.with_suffix(".part")
-    with open_checkpoint(source) as checkpoint:
-        assert isinstance(checkpoint, GgufCheckpoint)
-        writer = gguf.GGUFWriter(unfinished, str(checkpoint.metadata["general.architecture"]))
-        for key, entry in reader.fields.items():
-            if key.startswith("GGUF.") or key in ("general.architecture", "general.file_type"):
-                continue
-            kind = entry.types[0]
-            element = entry.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(key, entry.contents(), kind, sub_type=element)
-        for name, tensor in checkpoint.tensors.items():
-            writer.add_tensor(name, np.ascontiguousarray(tensor.to_float32()))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-    unfinished.rename(target)
-    return target
+@contextmanager
+def _theirs(
+    peer: Peer, comparison: _Comparison, cases: Sequence[Case], threads: int
+) -> Iterator[Subject]:
+    if peer == "llama.cpp":
+        from tests.benchmarks.llama_cpp_subject import llama_cpp_subject
 
+        context = max(map(positions, cases))
+        with llama_cpp_subject(comparison.path, threads=threads, context=context) as subject:
+            yield subject
+    else:
+        from tests.benchmarks.transformers_subject import Transformers
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    path = float32_copy(resolve("smollm2").path)
-    with (
-        caldrix(path, "cpu", options.threads) as ours,
-        llama_cpp_model(path, options.threads) as theirs,
-    ):
-        measure(ours)
-        measure(theirs)
-        rounds = [(measure(ours), measure(theirs)) for _ in range(options.rounds)]
-    table = Table("", ours.name, theirs.name, "ratio", "worst round", title="SmolLM2-135M, F32")
-    for name in ("pp", "tg"):
-        pairs = [(getattr(a, name), getattr(b, name)) for a, b in rounds]
-        ratios = [a / b for a, b in pairs]
-        table.add_row(
-            name,
-            f"{median(a for a, _ in pairs):.1f}",
-            f"{median(b for _, b in pairs):.1f}",
-            f"{median(ratios):.2f}",
-            f"{min(ratios):.2f}",
-        )
-    Console().print(table)
+        assert comparison.plain_path is not None
+        yield Transformers(comparison.plain_path, comparison.plain_dtype, threads)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(peers, "bench-peers")

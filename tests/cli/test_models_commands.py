@@ -61,7 +61,29 @@ def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None
         progress.begin("a", 10, 5)
         progress.note("[bold] a wait")
         progress.begin("b", None)
-    assert capsys.readouterr() == ("", "fetching a\n[bold] a wait\nfetching b\n")
+        progress.begin("compiling kernels", 12, unit="pieces")
+        progress.advance(1)
+    assert capsys.readouterr() == (
+        "",
+        "fetching a\n[bold] a wait\nfetching b\ncompiling kernels\n",
+    )
+
+
+def test_bars_count_bytes_or_pieces(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with TerminalProgress() as progress:
+        progress.begin("a", 2000, 500)
+        progress.begin("compiling kernels", 12, unit="pieces")
+        progress.advance(5)
+    drawn = capsys.readouterr().err
+    fetched = [line for line in drawn.splitlines() if "0.5/2.0 kB" in line]
+    assert fetched
+    compiled = [line for line in drawn.splitlines() if " 5/12 " in line]
+    assert compiled
+    assert not any("B/s" in line or "bytes" in line for line in compiled)
 
 
 def test_list(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

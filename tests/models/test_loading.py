@@ -5,27 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
 from caldrix.models.fields import UnsupportedModel
 from caldrix.models.lane import find_lane
 from caldrix.models.loading import load_model
-from tests.references import tiny
+from tests.support.tiny_model import write_tiny_model
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A model of 96 tokens, with a tokenizer of 256: a token a byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    library = tokenizers.Tokenizer(
-        models.BPE(vocab={character: index for index, character in enumerate(alphabet)}, merges=[])
-    )
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    tiny.write_checkpoint("qwen3", tmp_path)
-    library.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text("{}")
+    """A model of 96 tokens, with a tokenizer of 256."""
+    write_tiny_model(tmp_path)
     return tmp_path
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 
 from attrs import define, field
 
+from caldrix.weights.progress import Unit
+
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -90,7 +92,8 @@ class Recorder:
     received: int = 0
     notes: list[str] = field(factory=list)
 
-    def begin(self, what: str, total: int | None, done: int = 0) -> None:
+    def begin(self, what: str, total: int | None, done: int = 0, unit: Unit = "bytes") -> None:
+        assert unit == "bytes"
         self.begun.append((what, total, done))
 
     def advance(self, count: int) -> None:

@@ -12,20 +12,8 @@ from caldrix.weights import blocks
 from caldrix.weights.blocks import FORMATS, BlockFormat
 from caldrix.weights.errors import CorruptFile
 from caldrix.weights.tensor import Tensor
+from tests.support.random_blocks import HALVES, random_blocks
 
-# Where the float16 scales of a block stand, so that random bytes can be given sane ones.
-HALVES = {
-    "Q4_0": [0],
-    "Q4_1": [0, 2],
-    "Q5_0": [0],
-    "Q5_1": [0, 2],
-    "Q8_0": [0],
-    "Q2_K": [80, 82],
-    "Q3_K": [108],
-    "Q4_K": [0, 2],
-    "Q5_K": [0, 2],
-    "Q6_K": [208],
-}
 QUANTIZED = [FORMATS[name] for name in HALVES]
 WITH_QUANTIZER = [FORMATS[name] for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16")]
 
@@ -40,16 +28,6 @@ def ggml_type(block_format: BlockFormat) -> gguf.GGMLQuantizationType:
 
 def reference(data: np.ndarray, block_format: BlockFormat) -> np.ndarray:
     return gguf.quants.dequantize(data, ggml_type(block_format))
-
-
-def random_blocks(block_format: BlockFormat, rows: int, row_blocks: int, seed: int) -> np.ndarray:
-    """Random bytes, ``[rows, row_bytes]``, whose scales are normal float16 numbers."""
-    rng = np.random.default_rng(seed)
-    data = rng.integers(0, 256, (rows * row_blocks, block_format.block_bytes), dtype=np.uint8)
-    for at in HALVES[block_format.name]:
-        scales = rng.standard_normal(len(data)).astype("<f2")
-        data[:, at : at + 2] = scales[:, None].view(np.uint8)
-    return data.reshape(rows, -1)
 
 
 def assert_same_bits(ours: np.ndarray, theirs: np.ndarray) -> None:

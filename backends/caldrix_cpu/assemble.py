@@ -1,0 +1,224 @@
+"""From a plan to a tape: weights packed, caches laid out, addresses filled in."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import define, field
+
+from caldrix.models.program import (
+    Activation,
+    Add,
+    Attend,
+    Gate,
+    Program,
+    RmsNorm,
+    Rope,
+    Select,
+)
+from caldrix_cpu import tape
+from caldrix_cpu.arena import Arena, address
+from caldrix_cpu.kv_cache import CacheLayout
+from caldrix_cpu.library import Kernel
+from caldrix_cpu.plan import ByNumpy, Pack, Plan, Projection
+from caldrix_cpu.rope_tables import RopeTable
+from caldrix_cpu.weights import Matrix, WeightStore
+
+_GATED = {Activation.SILU: tape.GATED_SILU, Activation.GELU_TANH: tape.GATED_GELU_TANH}
+_NO_WINDOW = 1 << 40
+
+
+@define
+class Tape:
+    """A plan as numbers, and what they point to."""
+
+    records: npt.NDArray[np.int64]
+    ropes: list[RopeTable]
+    matrices: dict[int, Matrix] = field(factory=dict)
+    """By item."""
+    slots: int = 1
+    """Packed activations that are needed at the same time."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights that a token reads."""
+        return sum(matrix.size for matrix in self.matrices.values())
+
+
+def units_of(plan: Plan, kv_dtype: str) -> list[str]:
+    """The kernels that a plan needs."""
+    formats = {item.format.unit for item in plan.items if isinstance(item, Projection)}
+    return ["run", "work", f"attend-{kv_dtype}", *sorted(formats)]
+
+
+class Assembler:
+    """Writes a tape, item by item."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        weights: WeightStore,
+        caches: list[CacheLayout],
+        cache_memory: Arena,
+        kernels: Mapping[str, Kernel],
+        context: int,
+        rows: int,
+        attend: str,
+    ) -> None:
+        self._program = program
+        self._plan = plan
+        self._weights = weights
+        self._caches = caches
+        self._cache_memory = cache_memory
+        self._kernels = kernels
+        self._context = context
+        self._rows = rows
+        self._attend_kernel = kernels[attend].address
+        self._ropes: dict[tuple[float, ...], RopeTable] = {}
+        self._slots = _slots(plan)
+
+    def assemble(self, packed: Callable[[int], None]) -> Tape:
+        """The tape; ``packed`` is told of each product's weights as they are there."""
+        records = np.zeros((len(self._plan.items), tape.RECORD), np.int64)
+        result = Tape(records, [])
+        for index, item in enumerate(self._plan.items):
+            record = records[index]
+            record[tape.WAITS] = self._plan.waits[index]
+            match item:
+                case Pack():
+                    self._pack(record, item)
+                case Projection():
+                    result.matrices[index] = self._projection(record, item)
+                    packed(1)
+                case RmsNorm():
+                    self._norm(record, item)
+                case Rope():
+                    self._rope(record, item)
+                case Attend():
+                    self._attend(record, item)
+                case Gate():
+                    self._write(record, tape.GATE, item)
+                    record[tape.X] = self._at(item.gate)
+                    record[tape.OTHER] = self._at(item.up)
+                    record[tape.ACTIVATION] = _GATED[item.activation]
+                case Add():
+                    self._write(record, tape.ADD, item)
+                    record[tape.X], record[tape.OTHER] = self._at(item.a), self._at(item.b)
+                case Select():
+                    self._write(record, tape.SELECT, item)
+                    record[tape.X] = self._at(item.x)
+                case ByNumpy():
+                    pass
+        products = sorted(result.matrices)
+        for index, following in pairwise(products):
+            records[index, tape.NEXT] = following - index
+        result.ropes = list(self._ropes.values())
+        result.slots = max(self._slots.values(), default=0) + 1
+        return result
+
+    def _at(self, value: Any) -> int:
+        return self._plan.places[value].reference
+
+    def _write(self, record: Any, operation: int, item: Gate | Add | Select) -> None:
+        """What operations on whole rows have in common."""
+        record[tape.OPERATION] = operation
+        record[tape.OUT] = self._at(item.out)
+        record[tape.WIDTH] = self._plan.places[item.out].width
+
+    def _pack(self, record: Any, item: Pack) -> None:
+        record[tape.OPERATION] = tape.PACK
+        record[tape.X] = self._at(item.x)
+        record[tape.KIND] = item.kind
+        record[tape.SLOT] = self._slots[item]
+        record[tape.COLUMNS] = pack_columns(item)
+        if item.norm is not None:
+            norm = item.norm
+            record[tape.NORM_WEIGHT] = self._weights.vector(norm.weight, norm.x.width, norm.offset)
+            record[tape.NORM_EPS] = float_bits(norm.eps)
+            record[tape.NORM_WIDTH] = norm.x.width
+
+    def _projection(self, record: Any, item: Projection) -> Matrix:
+        matrix = self._weights.matrix(item)
+        record[tape.OPERATION] = tape.LINEAR
+        record[tape.KIND] = item.pack.kind
+        record[tape.SLOT] = self._slots[item.pack]
+        record[tape.COLUMNS] = matrix.columns
+        record[tape.MATMUL] = self._kernels[item.format.unit].address
+        record[tape.WEIGHTS] = matrix.address
+        record[tape.TILE_BYTES] = matrix.tile_bytes
+        record[tape.TILES] = matrix.tiles
+        record[tape.HALVES] = item.format.halves
+        record[tape.BIAS] = self._weights.biases(item)
+        record[tape.RESIDUAL] = tape.NO_VALUE if item.residual is None else self._at(item.residual)
+        record[tape.GATED] = tape.GATED_NOT if item.gate is None else _GATED[item.gate]
+        record[tape.TO_LOGITS] = item.to_logits
+        record[tape.OUT] = tape.NO_VALUE if item.to_logits else self._at(item.outs[0])
+        return matrix
+
+    def _norm(self, record: Any, item: RmsNorm) -> None:
+        width = item.x.width // item.groups
+        record[tape.OPERATION] = tape.NORM
+        record[tape.X], record[tape.OUT] = self._at(item.x), self._at(item.out)
+        record[tape.NORM_WEIGHT] = self._weights.vector(item.weight, width, item.offset)
+        record[tape.NORM_EPS] = float_bits(item.eps)
+        record[tape.NORM_WIDTH] = width
+        record[tape.GROUPS] = item.groups
+
+    def _rope(self, record: Any, item: Rope) -> None:
+        if item.frequencies not in self._ropes:
+            self._ropes[item.frequencies] = RopeTable(item.frequencies, self._context)
+        record[tape.OPERATION] = tape.ROPE
+        record[tape.X], record[tape.OUT] = self._at(item.x), self._at(item.out)
+        record[tape.HEADS] = item.heads
+        record[tape.HEAD_DIM] = item.x.width // item.heads
+        record[tape.PAIRS] = len(item.frequencies)
+        record[tape.INTERLEAVED] = item.interleaved
+        record[tape.COSINES], record[tape.SINES] = self._ropes[item.frequencies].addresses
+
+    def _attend(self, record: Any, item: Attend) -> None:
+        cache, layout = self._program.caches[item.cache], self._caches[item.cache]
+        record[tape.OPERATION] = tape.ATTEND
+        record[tape.X], record[tape.OUT] = self._at(item.q), self._at(item.out)
+        record[tape.KEYS], record[tape.VALUES] = self._at(item.k), self._at(item.v)
+        record[tape.HEADS] = item.heads
+        record[tape.HEAD_DIM] = cache.head_dim
+        record[tape.KV_HEADS] = cache.kv_heads
+        record[tape.PADDED_DIM] = layout.padded_dim
+        record[tape.SCALE] = float_bits(item.scale)
+        record[tape.FUNCTION] = self._attend_kernel
+        size = self._rows * layout.row_bytes
+        record[tape.KEY_CACHE] = address(self._cache_memory.take(size))
+        record[tape.VALUE_CACHE] = address(self._cache_memory.take(size))
+        record[tape.ROW_BYTES] = layout.row_bytes
+        record[tape.HEAD_BYTES] = layout.head_bytes
+        record[tape.RING] = layout.ring
+        record[tape.WINDOW] = _NO_WINDOW if cache.window is None else cache.window
+
+
+def pack_columns(item: Pack) -> int:
+    """Columns of packed activations, padded as every layout of their kind is."""
+    return item.x.width if item.kind == tape.KIND_Q8 else -(-item.x.width // 4) * 4
+
+
+def float_bits(value: float) -> int:
+    """A float32's bits."""
+    return int.from_bytes(struct.pack("<f", value), "little")
+
+
+def _slots(plan: Plan) -> dict[Pack, int]:
+    """A slot for each packed input, free again once its last product is done."""
+    last_use = {
+        item.pack: index for index, item in enumerate(plan.items) if isinstance(item, Projection)
+    }
+    slots: dict[Pack, int] = {}
+    for index, item in enumerate(plan.items):
+        if isinstance(item, Pack):
+            taken = {slots[pack] for pack in slots if last_use.get(pack, -1) >= index}
+            slots[item] = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+    return slots

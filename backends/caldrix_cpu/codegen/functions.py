@@ -1,0 +1,67 @@
+"""Elementary functions on sixteen lanes, and the activations built on them."""
+
+from __future__ import annotations
+
+from numba import float32
+
+from caldrix_cpu.codegen.kernel import kernel
+from caldrix_cpu.codegen.lanes import (
+    Floats,
+    fma,
+    larger,
+    largest_lane,
+    power_of_two,
+    round_to_even,
+    smaller,
+    splat,
+    to_ints,
+)
+
+_LOG2_E = 1.4426950408889634
+# ln 2 in two parts: the first has few bits, so that its product with an integer is exact.
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+# exp(r) on |r| <= ln(2) / 2: the polynomial of Cephes' expf (Moshier, 1992), within 2 ulp.
+_C6, _C5, _C4 = 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3
+_C3, _C2, _C1 = 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1
+_LEAST, _MOST = -87.0, 88.0
+
+
+@kernel
+def exponential(x: Floats) -> Floats:
+    """``exp(x)``, exactly 1 at 0; x is held between -87 and 88, where float32 is normal."""
+    x = smaller(larger(x, splat(float32(_LEAST))), splat(float32(_MOST)))
+    n = round_to_even(x * splat(float32(_LOG2_E)))
+    r = fma(n, splat(float32(-_LN2_HIGH)), x)
+    r = fma(n, splat(float32(-_LN2_LOW)), r)
+    p = fma(splat(float32(_C6)), r, splat(float32(_C5)))
+    p = fma(p, r, splat(float32(_C4)))
+    p = fma(p, r, splat(float32(_C3)))
+    p = fma(p, r, splat(float32(_C2)))
+    p = fma(p, r, splat(float32(_C1)))
+    p = fma(p * r, r, r) + splat(float32(1.0))
+    return p * power_of_two(to_ints(n))
+
+
+@kernel
+def exponential_of(x: float) -> float:
+    """``exp(x)`` of one number, the same as in a vector."""
+    return largest_lane(exponential(splat(x)))
+
+
+@kernel
+def silu(x: Floats) -> Floats:
+    """``x * sigmoid(x)``."""
+    one = splat(float32(1.0))
+    return x / (one + exponential(splat(float32(0.0)) - x))
+
+
+@kernel
+def gelu_tanh(x: Floats) -> Floats:
+    """The tanh approximation of GELU: ``x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x ** 3))``.
+
+    ``0.5 * (1 + tanh(u))`` is ``sigmoid(2 * u)``.
+    """
+    cube = x * x * x
+    u = fma(cube, splat(float32(0.044715)), x) * splat(float32(-1.5957691216057308))
+    one = splat(float32(1.0))
+    return x / (one + exponential(u))

@@ -1,0 +1,372 @@
+"""From a Program to a plan: which kernels run, in which order, over which columns of memory.
+
+Planning needs no weights and no memory. Operations are drawn together where one kernel does the
+work of several:
+
+- projections of one input, in one weight format, are one product;
+- a gate and its two projections are one product whose tiles alternate;
+- an addition right after a projection is done as the projection is written;
+- a norm that only projections read happens as their input is packed.
+
+An operation that the tape lacks runs in numpy between two parts of the tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
+
+from attrs import define, field, frozen
+
+from caldrix.models.program import (
+    Activation,
+    Add,
+    Attend,
+    Embed,
+    Gate,
+    Linear,
+    Logits,
+    Operation,
+    Program,
+    RmsNorm,
+    Rope,
+    Select,
+    Value,
+    inputs,
+)
+from caldrix_cpu.formats import Format
+
+COMPILED: frozenset[type] = frozenset(
+    {Embed, RmsNorm, Linear, Rope, Attend, Gate, Add, Select, Logits}
+)
+"""The operations that the tape has."""
+
+_LANES = 16
+
+
+@frozen
+class Place:
+    """Columns of an arena, in float32."""
+
+    column: int
+    width: int
+    local: bool
+
+    @property
+    def reference(self) -> int:
+        """As a tape writes it."""
+        return 2 * 4 * self.column + self.local
+
+
+@frozen
+class Pack:
+    """Activations for projections, normalised first where there is a norm."""
+
+    x: Value
+    kind: int
+    norm: RmsNorm | None
+
+
+@frozen
+class Projection:
+    """One product: the weights' rows one after another, or alternating by tiles where gated."""
+
+    x: Value
+    pack: Pack
+    weights: tuple[str, ...]
+    biases: tuple[str | None, ...]
+    outs: tuple[Value, ...]
+    """One for each weight, or the gate's alone."""
+    format: Format
+    gate: Activation | None = None
+    residual: Value | None = None
+    to_logits: bool = False
+
+
+@frozen
+class ByNumpy:
+    """An operation that the tape lacks."""
+
+    operation: Operation
+
+
+Item: TypeAlias = Pack | Projection | RmsNorm | Rope | Attend | Gate | Add | Select | ByNumpy
+
+
+@define
+class Plan:
+    """What runs, in order, and where values lie."""
+
+    embed: Embed
+    items: list[Item]
+    places: dict[Value, Place] = field(factory=dict)
+    waits: list[bool] = field(factory=list)
+    """For each item, whether a small step's threads must meet before it."""
+    shared_width: int = 0
+    local_width: int = 0
+
+
+def make_plan(
+    program: Program,
+    format_of: Callable[[str], Format],
+    compiled: Collection[type] = COMPILED,
+) -> Plan:
+    """The plan of a program; ``format_of`` says how each matrix is kept."""
+    planner = _Planner(program, format_of, compiled)
+    plan = planner.plan()
+    _place(plan, program)
+    return plan
+
+
+class _Planner:
+    def __init__(
+        self, program: Program, format_of: Callable[[str], Format], compiled: Collection[type]
+    ) -> None:
+        self._operations = program.operations
+        self._format_of = format_of
+        self._compiled = compiled
+        self._readers: dict[Value, list[Operation]] = {}
+        for operation in program.operations:
+            for value in inputs(operation):
+                self._readers.setdefault(value, []).append(operation)
+        self._done: set[int] = set()
+        self._norms: dict[Value, RmsNorm] = {}
+        self._items: list[Item] = []
+
+    def plan(self) -> Plan:
+        first = self._operations[0]
+        assert isinstance(first, Embed), f"a program begins with its embedding, not with {first}"
+        for operation in self._operations[1:]:
+            if operation.out.index not in self._done:
+                self._add(operation)
+        return Plan(first, self._items)
+
+    def _add(self, operation: Operation) -> None:
+        if type(operation) not in self._compiled:
+            self._items.append(ByNumpy(operation))
+            return
+        match operation:
+            case Linear():
+                self._add_projections(operation.x)
+            case Logits():
+                pack = self._pack(operation.x, self._format_of(operation.weight))
+                self._items.append(self._logits(operation, pack))
+            case RmsNorm() if self._only_projections_read(operation):
+                self._norms[operation.out] = operation
+            case RmsNorm() | Rope() | Attend() | Gate() | Add() | Select():
+                self._items.append(operation)
+            case _:
+                raise AssertionError(f"a second embedding: {operation}")
+
+    def _only_projections_read(self, norm: RmsNorm) -> bool:
+        readers = self._readers.get(norm.out, [])
+        return (
+            norm.groups == 1
+            and bool(readers)
+            and all(
+                isinstance(reader, Linear | Logits) and type(reader) in self._compiled
+                for reader in readers
+            )
+        )
+
+    def _add_projections(self, x: Value) -> None:
+        """All projections of ``x``: first those of a gate, then the others by format."""
+        projections = [
+            reader
+            for reader in self._readers[x]
+            if isinstance(reader, Linear) and Linear in self._compiled
+        ]
+        self._done.update(projection.out.index for projection in projections)
+        gated = self._gates(projections)
+        for gate, first, second in gated:
+            self._done.add(gate.out.index)
+            format_ = self._format_of(first.weight)
+            self._items.append(
+                Projection(
+                    x=x,
+                    pack=self._pack(x, format_),
+                    weights=(first.weight, second.weight),
+                    biases=(None, None),
+                    outs=(gate.out,),
+                    format=format_,
+                    gate=gate.activation,
+                )
+            )
+        of_gates = {id(linear) for _, *pair in gated for linear in pair}
+        by_format: dict[Format, list[Linear]] = {}
+        for projection in projections:
+            if id(projection) not in of_gates:
+                by_format.setdefault(self._format_of(projection.weight), []).append(projection)
+        for format_, group in by_format.items():
+            self._add_group(x, format_, group)
+
+    def _add_group(self, x: Value, format_: Format, group: Sequence[Linear]) -> None:
+        residual, outs = None, tuple(projection.out for projection in group)
+        if len(group) == 1:
+            addition = self._addition(group[0])
+            if addition is not None:
+                residual = addition.a if addition.b == outs[0] else addition.b
+                outs = (addition.out,)
+                self._done.add(addition.out.index)
+        self._items.append(
+            Projection(
+                x=x,
+                pack=self._pack(x, format_),
+                weights=tuple(projection.weight for projection in group),
+                biases=tuple(projection.bias for projection in group),
+                outs=outs,
+                format=format_,
+                residual=residual,
+            )
+        )
+
+    def _gates(self, projections: Sequence[Linear]) -> list[tuple[Gate, Linear, Linear]]:
+        """The gates that read nothing but two of these, each read by nobody else."""
+        by_out = {projection.out: projection for projection in projections}
+        found = []
+        for projection in projections:
+            for reader in self._readers.get(projection.out, []):
+                if not isinstance(reader, Gate) or reader.gate != projection.out:
+                    continue
+                other = by_out.get(reader.up)
+                if (
+                    other is not None
+                    and other is not projection
+                    and Gate in self._compiled
+                    and len(self._readers[reader.gate]) == len(self._readers[reader.up]) == 1
+                    and projection.bias is None
+                    and other.bias is None
+                    and self._format_of(projection.weight) == self._format_of(other.weight)
+                ):
+                    found.append((reader, projection, other))
+        return found
+
+    def _addition(self, projection: Linear) -> Add | None:
+        """The addition that alone reads a projection, if its other operand is there before it."""
+        readers = self._readers.get(projection.out, [])
+        if len(readers) != 1 or not isinstance(readers[0], Add) or Add not in self._compiled:
+            return None
+        addition = readers[0]
+        other = addition.a if addition.b == projection.out else addition.b
+        if other == projection.out or other.index > projection.out.index:
+            return None
+        return addition
+
+    def _pack(self, x: Value, format_: Format) -> Pack:
+        """The packed form of ``x`` that a format reads, added to the plan unless it is there."""
+        norm = self._norms.get(x)
+        pack = Pack(norm.x if norm is not None else x, format_.kind, norm)
+        if pack not in self._items:
+            self._items.append(pack)
+        return pack
+
+    def _logits(self, operation: Logits, pack: Pack) -> Projection:
+        return Projection(
+            x=operation.x,
+            pack=pack,
+            weights=(operation.weight,),
+            biases=(None,),
+            outs=(operation.out,),
+            format=self._format_of(operation.weight),
+            to_logits=True,
+        )
+
+
+def reads(item: Item) -> tuple[Value, ...]:
+    """The values that an item reads from an arena."""
+    match item:
+        case Pack():
+            return (item.x,)
+        case Projection():
+            return () if item.residual is None else (item.residual,)
+        case ByNumpy():
+            return inputs(item.operation)
+        case _:
+            return inputs(item)
+
+
+def writes(item: Item) -> tuple[Value, ...]:
+    """The values that an item writes to an arena."""
+    match item:
+        case Pack():
+            return ()
+        case Projection():
+            return () if item.to_logits else item.outs
+        case ByNumpy():
+            return (item.operation.out,)
+        case _:
+            return (item.out,)
+
+
+def _is_shared(item: Item) -> bool:
+    """Whether threads divide an item's columns, so that each needs what the others wrote."""
+    return isinstance(item, Projection | Attend)
+
+
+def _place(plan: Plan, program: Program) -> None:
+    """Gives every value its columns, and finds where threads must meet.
+
+    Columns are used again once their value is no longer read, and not before the threads have met
+    since: a thread that is behind may still be reading.
+    """
+    unmet = {plan.embed.out} - {plan.embed.out}
+    phases: list[int] = []
+    phase = 0
+    for item in plan.items:
+        waits = any(value in unmet for value in reads(item)) or isinstance(item, ByNumpy)
+        if waits:
+            unmet.clear()
+            phase += 1
+        plan.waits.append(waits)
+        phases.append(phase)
+        if _is_shared(item):
+            unmet.update(writes(item))
+    last_read: dict[Value, int] = {}
+    for item, at in zip(plan.items, phases, strict=True):
+        for value in reads(item):
+            last_read[value] = at
+    columns = {False: _Columns(), True: _Columns()}
+    _give(plan, columns[False], (plan.embed.out,), False, -1, last_read)
+    for item, at in zip(plan.items, phases, strict=True):
+        local = not _is_shared(item)
+        _give(plan, columns[local], writes(item), local, at, last_read)
+    plan.shared_width = columns[False].width
+    plan.local_width = columns[True].width
+
+
+def _give(
+    plan: Plan,
+    columns: _Columns,
+    values: Sequence[Value],
+    local: bool,
+    phase: int,
+    last_read: Mapping[Value, int],
+) -> None:
+    """Places values side by side, as a product of several projections writes them."""
+    widths = [-(-value.width // _LANES) * _LANES for value in values]
+    until = max((last_read.get(value, phase) for value in values), default=phase)
+    column = columns.take(sum(widths), phase, until)
+    for value, width in zip(values, widths, strict=True):
+        plan.places[value] = Place(column, width, local)
+        column += width
+
+
+@define
+class _Columns:
+    """An arena's columns, given out first come, first served."""
+
+    width: int = 0
+    _taken: list[tuple[int, int, int]] = field(factory=list)
+    """Column, width and the phase of the last reading."""
+
+    def take(self, width: int, phase: int, until: int) -> int:
+        """The first gap of that width among values still read in ``phase``."""
+        self._taken = [taken for taken in self._taken if taken[2] >= phase]
+        column = 0
+        for start, size, _ in sorted(self._taken):
+            if start - column >= width:
+                break
+            column = max(column, start + size)
+        self._taken.append((column, width, until))
+        self.width = max(self.width, column + width)
+        return column

@@ -1,0 +1,104 @@
+"""The tape: a Program as numbers, for one compiled function to run.
+
+A tape is int64 ``[operations, RECORD]``. A record's first field is its operation; the others are
+named below, by operation. A value is written as ``2 * byte offset + local``: its columns within a
+row of the shared or of the local arena, which have a row for each token of the step.
+
+*Shared* values are written by operations that divide their work among the threads by columns.
+*Local* values come from cheap operations. In a small step every thread computes those by itself,
+in an arena of its own, and needs not wait for anybody; in a large one threads divide the tokens,
+and there is one local arena for all.
+"""
+
+from __future__ import annotations
+
+RECORD = 24
+NO_VALUE = -1
+
+# Operations
+PACK, LINEAR, NORM, ROPE, ATTEND, GATE, ADD, SELECT = range(8)
+OPERATION_NAMES = ("pack", "linear", "norm", "rope", "attend", "gate", "add", "select")
+
+# Fields of every operation
+OPERATION = 0
+WAITS = 1
+"""Whether a small step's threads must meet before it: it reads what others wrote."""
+X, OUT = 2, 3
+"""The value read and the value written."""
+
+# PACK: x, normalised where there is a weight, as activations of a kind
+KIND, SLOT, COLUMNS, NORM_WEIGHT, NORM_EPS, NORM_WIDTH = range(4, 10)
+KIND_F32, KIND_BF16, KIND_Q8 = range(3)
+
+# LINEAR: KIND, SLOT and COLUMNS as above
+MATMUL, WEIGHTS, TILE_BYTES, TILES, HALVES, BIAS, RESIDUAL, GATED, TO_LOGITS, NEXT = range(7, 17)
+GATED_NOT, GATED_SILU, GATED_GELU_TANH = range(3)
+
+# NORM: NORM_WEIGHT, NORM_EPS and NORM_WIDTH as above
+GROUPS = 10
+
+# ROPE
+HEADS, HEAD_DIM, PAIRS, INTERLEAVED, COSINES, SINES = range(4, 10)
+
+# ATTEND: HEADS and HEAD_DIM as above; X is the queries
+KEYS, VALUES, KV_HEADS, PADDED_DIM, SCALE, FUNCTION = range(6, 12)
+KEY_CACHE, VALUE_CACHE, ROW_BYTES, HEAD_BYTES, RING, WINDOW = range(12, 18)
+"""Where the caches begin; bytes from row to row and from head to head; positions that a row's ring
+holds; positions a query sees (a very large number where there is no window)."""
+
+# GATE (x is the gate), ADD, SELECT
+OTHER, WIDTH, ACTIVATION = range(4, 7)
+
+# The header of a step, int64
+(
+    TAPE,
+    FIRST_OPERATION,
+    LAST_OPERATION,
+    TOKENS,
+    WANTED,
+    THREADS,
+    SMALL,
+    SMALL_WANTED,
+    SHARED,
+    SHARED_STRIDE,
+    LOCAL,
+    LOCAL_STRIDE,
+    OWN_LOCAL,
+    OWN_LOCAL_BYTES,
+    PACKS,
+    PACK_BYTES,
+    OWN_PACKS,
+    OWN_PACK_BYTES,
+    OWN_PACKS_BYTES,
+    LOGITS,
+    LOGITS_STRIDE,
+    SCRATCH,
+    SCRATCH_BYTES,
+    COUNTERS,
+    ARRIVALS,
+    PHASE,
+    POSITIONS,
+    ROWS,
+    WANTED_TOKENS,
+    UNITS,
+    UNIT_COUNT,
+    LONGEST_SLICE,
+    SEGMENTS,
+    PARTIALS,
+    GENERATION,
+    STOPPED,
+    HEADER_SIZE,
+) = range(37)
+
+UNIT_TOKEN, UNIT_TOKENS, UNIT_ROW, UNIT_START = range(4)
+"""A run of tokens of one row that attend together: the first, how many, their row, the first one's
+position."""
+UNIT_SIZE = 4
+
+SEGMENT = 128
+"""Positions whose attention is summed up by themselves, counted from position 0 on."""
+ROOM = 64
+"""Bytes at the beginning of a thread's scratch for small things."""
+
+MOST_THREADS = 255
+"""A generation is ``256 * number of the step + threads``."""
