@@ -48,6 +48,10 @@ bench *arguments:
 bench-peers *arguments: _peers
     {{ quote(peers / "bin/python") }} -m tests.benchmarks.peers {{ arguments }}
 
+# Time streamed answers beside the lane that computes them, in the same rounds
+bench-http *arguments:
+    {{ python }} -m tests.benchmarks.http {{ arguments }}
+
 # Hold our logits and llama.cpp's against float32
 accuracy *arguments: _peers
     {{ quote(peers / "bin/python") }} -m tests.benchmarks.accuracy {{ arguments }}

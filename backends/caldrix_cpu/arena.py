@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,7 +38,9 @@ class Arena:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
             self._memory = mmap.mmap(-1, size, flags=flags)
             if hasattr(mmap, "MADV_HUGEPAGE"):
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
+                with suppress(OSError):
+                    # A kernel without huge pages refuses the advice; small ones do as well.
+                    self._memory.madvise(mmap.MADV_HUGEPAGE)
         else:
             with tempfile.TemporaryFile(dir=spill_to) as file:
                 file.truncate(size)

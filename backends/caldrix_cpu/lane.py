@@ -18,11 +18,11 @@ import numpy as np
 from caldrix.models.lane import Executor, LaneOptions, LaneUnavailable
 from caldrix.models.program import Operation, Program
 from caldrix.weights.tensor import Tensor
+from caldrix_cpu.compiled import tape_executor
 from caldrix_cpu.cores import cores
 from caldrix_cpu.features import cpu_features
 from caldrix_cpu.numpy_executor import numpy_executor
 from caldrix_cpu.plan import COMPILED
-from caldrix_cpu.tape_executor import tape_executor
 from caldrix_cpu.variants import VARIANTS, Variant, executable_variants
 
 KERNELS_VARIABLE = "CALDRIX_CPU_KERNELS"

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,7 @@ from attrs import frozen
 from caldrix.models.lane import LaneUnavailable
 from caldrix.weights.cache import cache_root
 from caldrix.weights.progress import Progress
+from caldrix_cpu.cores import usable_cores
 from caldrix_cpu.object_file import read_object
 from caldrix_cpu.variants import Variant
 
@@ -105,37 +107,52 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _compile(variant: Variant, directory: Path, units: Sequence[str], progress: Progress) -> None:
-    """Runs the compiler and tells of each unit that is done."""
+    """Runs compilers side by side and tells of each unit that is done."""
     progress.begin(f"compiling kernels for {variant.name}", len(units), unit="pieces")
     command = [sys.executable, "-m", "caldrix_cpu.codegen.build", variant.name, str(directory)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(  # this interpreter and this package
-            [*command, *units],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            text=True,
-        ) as process,
-    ):
-        assert process.stdout is not None
+    reading, writing = os.pipe()
+    with ExitStack() as stack:
+        told = stack.enter_context(os.fdopen(reading))
+        errors = stack.enter_context(tempfile.TemporaryFile())
+        compilers = [
+            subprocess.Popen(
+                [*command, *share],
+                stdout=writing,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+            )
+            for share in _shares(units)
+        ]
+        os.close(writing)
         try:
-            for _ in process.stdout:
+            # Ends when the last of them has closed its end of the pipe.
+            for _ in told:
                 progress.advance(1)
-            status = process.wait()
+            statuses = [compiler.wait() for compiler in compilers]
         except BaseException:
-            process.kill()
+            for compiler in compilers:
+                compiler.kill()
+                compiler.wait()
             raise
-        if status != 0:
+        if any(statuses):
             errors.seek(0)
-            told = errors.read().decode(errors="replace").strip().splitlines()
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+            why = lines[-1] if lines else f"the compiler ended with status {max(statuses)}"
             raise LaneUnavailable(
-                f"kernels for {variant.name} cannot be compiled: "
-                f"{told[-1] if told else f'the compiler ended with status {status}'}; "
+                f"kernels for {variant.name} cannot be compiled: {why}; "
                 "CALDRIX_CPU_KERNELS=numpy runs without them"
             )
+
+
+def _shares(units: Sequence[str]) -> list[list[str]]:
+    """The units for each compiler; those that have most in common go to the same one."""
+    if usable_cores() == 1:
+        return [list(units)]
+    step = [unit for unit in units if unit in ("run", "work")]
+    others = [unit for unit in units if unit not in step]
+    return [share for share in (step, others) if share]
 
 
 def _link(symbol: str, code: bytes) -> Kernel:

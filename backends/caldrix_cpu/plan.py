@@ -198,12 +198,12 @@ class _Planner:
             if id(projection) not in of_gates:
                 by_format.setdefault(self._format_of(projection.weight), []).append(projection)
         for format_, group in by_format.items():
-            self._add_group(x, format_, group)
+            self._add_group(x, format_, group, before=projections[0].out)
 
-    def _add_group(self, x: Value, format_: Format, group: Sequence[Linear]) -> None:
+    def _add_group(self, x: Value, format_: Format, group: Sequence[Linear], before: Value) -> None:
         residual, outs = None, tuple(projection.out for projection in group)
         if len(group) == 1:
-            addition = self._addition(group[0])
+            addition = self._addition(group[0], before)
             if addition is not None:
                 residual = addition.a if addition.b == outs[0] else addition.b
                 outs = (addition.out,)
@@ -241,14 +241,14 @@ class _Planner:
                     found.append((reader, projection, other))
         return found
 
-    def _addition(self, projection: Linear) -> Add | None:
-        """The addition that alone reads a projection, if its other operand is there before it."""
+    def _addition(self, projection: Linear, before: Value) -> Add | None:
+        """The addition that alone reads a projection, if its other operand comes ``before``."""
         readers = self._readers.get(projection.out, [])
         if len(readers) != 1 or not isinstance(readers[0], Add) or Add not in self._compiled:
             return None
         addition = readers[0]
         other = addition.a if addition.b == projection.out else addition.b
-        if other == projection.out or other.index > projection.out.index:
+        if other == projection.out or other.index > before.index:
             return None
         return addition
 
@@ -310,15 +310,23 @@ def _place(plan: Plan, program: Program) -> None:
     since: a thread that is behind may still be reading.
     """
     unmet = {plan.embed.out} - {plan.embed.out}
+    attending = False
     phases: list[int] = []
     phase = 0
     for item in plan.items:
-        waits = any(value in unmet for value in reads(item)) or isinstance(item, ByNumpy)
+        waits = (
+            any(value in unmet for value in reads(item))
+            or isinstance(item, ByNumpy)
+            # Every attention sums up in the same memory, and slower threads may still be reading.
+            or (isinstance(item, Attend) and attending)
+        )
         if waits:
             unmet.clear()
+            attending = False
             phase += 1
         plan.waits.append(waits)
         phases.append(phase)
+        attending = attending or isinstance(item, Attend)
         if _is_shared(item):
             unmet.update(writes(item))
     last_read: dict[Value, int] = {}

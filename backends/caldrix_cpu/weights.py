@@ -43,6 +43,7 @@ class WeightStore:
         self._budget = budget
         self._spill = spill
         self._vectors: dict[tuple[str, float, int], Float32] = {}
+        self._biases: list[Float32] = []
 
     def matrix(self, item: Projection) -> Matrix:
         """The tiles of a product."""
@@ -91,7 +92,7 @@ class WeightStore:
             )
             parts.append(padded_vector(values))
         together = np.concatenate(parts)
-        self._vectors["+".join(item.weights), 0.0, len(together)] = together
+        self._biases.append(together)
         return address(together)
 
     def _prepared(self, name: str, format_: Format) -> Tensor:

@@ -201,7 +201,7 @@ def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
     if model.template is None:
         path, request = "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 32}
     else:
-        message = {"role": "user", "content": "What is the capital of France?"}
+        message = {"role": "user", "content": "What is the capital of Japan?"}
         path, request = "/v1/chat/completions", {"messages": [message], "max_tokens": 32}
     body = json.dumps({"model": serving.served_name, **request})
     rows = "1 request" if model.rows == 1 else f"{model.rows} requests"

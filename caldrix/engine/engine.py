@@ -1,16 +1,23 @@
 """The engine: requests in, tokens out, one step at a time.
 
-`running_engine` owns a nursery with one task, which alone hands out the scheduler's rows and calls
-the lane. A client is inside ``async with engine.submit(request)`` for as long as it wants tokens:
-leaving that block, for whatever reason, frees its row before the next step. That is the whole
-cancellation design; there are no handles to forget and no tasks to reap.
+`running_engine` owns a nursery with one task, whose worker thread alone hands out the scheduler's
+rows and calls the lane. A client is inside ``async with engine.submit(request)`` for as long as it
+wants tokens: leaving that block, for whatever reason, frees its row before the next step. That is
+the whole cancellation design; there are no handles to forget and no tasks to reap.
 
-The lane computes in one worker thread, so the event loop never waits for it.
+The thread goes from step to step by itself for as long as there is work, so that the lane never
+waits for the event loop, nor the loop for the lane: while a step is computed, the loop sends the
+tokens of the step before. Between steps, under a lock, what clients did meanwhile takes effect.
 """
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from collections import deque
 from collections.abc import AsyncIterator
+from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -26,16 +33,24 @@ from caldrix.weights.tensor import Float32
 
 _log = structlog.get_logger(__name__)
 
+_WAKE_INTERVAL = 1 / 60
+"""Seconds between handing out tokens, where steps are shorter than that.
+
+A screen shows no more. Waking the event loop takes a processor from the step under way, and takes
+it no longer for several tokens than for one.
+"""
+
 
 class Generation:
-    """A request's tokens as they come: ``async for token in generation``.
+    """A request's tokens as they come: ``async for token in generation``, or `take` by `take`.
 
-    The iteration ends when the generation does, and ``finish_reason`` then says why. It raises
-    EngineFailed or EngineUnavailable, after the tokens that were there before the failure.
+    Both end when the generation does, and ``finish_reason`` then says why. They raise EngineFailed
+    or EngineUnavailable, after the tokens that were there before the failure.
     """
 
     def __init__(self, sequence: Sequence) -> None:
         self._sequence = sequence
+        self._taken: deque[int] = deque()
 
     @property
     def prompt_tokens(self) -> int:
@@ -56,12 +71,15 @@ class Generation:
         return self
 
     async def __anext__(self) -> int:
-        try:
-            return await self._sequence.inbox.receive()
-        except trio.EndOfChannel:
-            if self._sequence.error is not None:
-                raise self._sequence.error from None
-            raise StopAsyncIteration from None
+        if not self._taken:
+            self._taken.extend(await self.take())
+        if not self._taken:
+            raise StopAsyncIteration
+        return self._taken.popleft()
+
+    async def take(self) -> list[int]:
+        """Some of the tokens that are there, waiting for the first; empty after the last."""
+        return await self._sequence.take()
 
 
 class Engine:
@@ -74,16 +92,23 @@ class Engine:
         self._work_arrived = trio.Event()
         self._stopped = False
         self._thread = trio.CapacityLimiter(1)
+        # Held to look at the scheduler or change it, and to make its sequences advance or end.
+        self._lock = threading.Lock()
+        self._loop = trio.lowlevel.current_trio_token()
+        self._to_wake: deque[Sequence] = deque()
+        self._handed_out = -math.inf
 
     @property
     def running(self) -> int:
         """Requests that are being computed."""
-        return self._scheduler.running
+        with self._lock:
+            return self._scheduler.running
 
     @property
     def waiting(self) -> int:
         """Requests in the queue."""
-        return self._scheduler.waiting
+        with self._lock:
+            return self._scheduler.waiting
 
     @property
     def stopped(self) -> bool:
@@ -102,13 +127,13 @@ class Engine:
             raise PromptTooLong(len(request.prompt), self.context)
         self._check_tokens(request.prompt)
         sequence = Sequence(request, self.context)
-        self._scheduler.admit(sequence)
+        with self._lock:
+            self._scheduler.admit(sequence)
         self._work_arrived.set()
         try:
             yield Generation(sequence)
         finally:
             sequence.abandoned = True
-            sequence.inbox.close()
 
     def _check_tokens(self, prompt: tuple[int, ...]) -> None:
         vocab_size = self._executor.vocab_size
@@ -119,50 +144,71 @@ class Engine:
     def stop(self) -> None:
         """Takes no more requests, and ends those it has with EngineUnavailable."""
         self._stopped = True
-        for sequence in self._scheduler.everyone():
-            if not sequence.ended:
+        with self._lock:
+            ended = [each for each in self._scheduler.everyone() if not each.ended]
+            for sequence in ended:
                 sequence.fail(EngineUnavailable())
-        self._work_arrived.set()
+        for sequence in ended:
+            sequence.wake_reader()
 
     async def _run(self) -> None:
         while True:
-            self._scheduler.turn_over()
-            work = self._scheduler.plan()
-            if not work:
-                self._work_arrived = trio.Event()
-                await self._work_arrived.wait()
-                continue
-            await self._step(list(work))
+            await self._work_arrived.wait()
+            self._work_arrived = trio.Event()
+            await trio.to_thread.run_sync(self._step_while_needed, limiter=self._thread)
 
-    async def _step(self, work: list[Work]) -> None:
+    def _step_while_needed(self) -> None:
+        """Runs in the worker thread: one step after the other, until there is nothing to do."""
+        work = self._turn_over()
+        while work:
+            picks = self._compute(work)
+            with self._lock:
+                for item, pick in zip(work, picks, strict=True):
+                    item.advance(pick)
+            following = self._turn_over()
+            self._hand_out(work, soon=not _goes_on(work, following))
+            work = following
+
+    def _turn_over(self) -> SequenceOf[Work]:
+        with self._lock:
+            self._scheduler.turn_over()
+            return self._scheduler.plan()
+
+    def _hand_out(self, work: SequenceOf[Work], *, soon: bool) -> None:
+        """Has the event loop wake the readers: now if it must be ``soon``, else within a moment."""
+        self._to_wake.extend(item.sequence for item in work)
+        now = time.monotonic()
+        if soon or now - self._handed_out >= _WAKE_INTERVAL:
+            self._handed_out = now
+            self._loop.run_sync_soon(self._wake_readers, idempotent=True)
+
+    def _wake_readers(self) -> None:
+        while self._to_wake:
+            self._to_wake.popleft().wake_reader()
+
+    def _compute(self, work: SequenceOf[Work]) -> list[int | EngineFailed | None]:
+        """A step of the lane, then each sequence's pick; None where no logits were wanted."""
         try:
-            tokens = await trio.to_thread.run_sync(self._compute, work, limiter=self._thread)
+            logits = iter(self._executor.step([item.slice for item in work]))
         except Exception:  # noqa: BLE001  # whatever broke, the next requests deserve their chance
             _log.exception("step_failed", sequences=len(work))
-            for item in work:
-                if not item.sequence.ended:
-                    item.sequence.fail(EngineFailed())
-            return
-        for item, token in zip(work, tokens, strict=True):
-            if item.sequence.ended:
-                continue
-            if isinstance(token, UnusableLogits):
-                _log.error("unusable_logits", row=item.slice.row, position=item.slice.start)
-                item.sequence.fail(EngineFailed())
-            else:
-                item.sequence.advance(item.slice, token)
-
-    def _compute(self, work: list[Work]) -> list[int | UnusableLogits | None]:
-        """Runs in the worker thread: a step of the lane, then each sequence's pick."""
-        logits = iter(self._executor.step([item.slice for item in work]))
+            return [EngineFailed() for _ in work]
         return [_pick(item, next(logits)) if item.slice.wanted else None for item in work]
 
 
-def _pick(item: Work, logits: Float32) -> int | UnusableLogits:
+def _goes_on(work: SequenceOf[Work], following: SequenceOf[Work]) -> bool:
+    """Whether the next step is like this one: the same sequences, and a token of each."""
+    return [item.sequence for item in work] == [item.sequence for item in following] and all(
+        len(item.slice.tokens) == 1 for item in (*work, *following)
+    )
+
+
+def _pick(item: Work, logits: Float32) -> int | EngineFailed:
     try:
         return item.sequence.sampler.pick(logits)
-    except UnusableLogits as error:
-        return error
+    except UnusableLogits:
+        _log.error("unusable_logits", row=item.slice.row, position=item.slice.start)
+        return EngineFailed()
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ as far down as the draw needs it, so that a large vocabulary is not sorted for e
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable
 from typing import Literal
@@ -63,11 +64,16 @@ class Sampler:
         self.seed = secrets.randbits(63) if settings.seed is None else settings.seed
         self._random = np.random.Generator(np.random.PCG64(self.seed))
         self._seen = dict.fromkeys(prompt)
+        # What most requests ask for takes a single look at the logits.
+        self._plain = settings.temperature == 0.0 and settings.repetition_penalty == 1.0
 
     def pick(self, logits: Float32) -> int:
         """The next token, from float32 ``[vocab_size]`` logits. Raises UnusableLogits."""
-        if not np.isfinite(logits[np.argmax(logits)]):
+        best = int(logits.argmax())
+        if not math.isfinite(logits[best]):
             raise UnusableLogits("the model gave logits that are not finite numbers")
+        if self._plain:
+            return best
         # The smallest temperatures and penalties overflow to infinities that mean what they say.
         with np.errstate(over="ignore"):
             token = self._choose(self._penalized(logits))

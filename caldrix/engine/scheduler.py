@@ -9,6 +9,7 @@ from attrs import frozen
 
 from caldrix.engine.errors import QueueFull
 from caldrix.engine.sequence import Sequence
+from caldrix.errors import CaldrixError
 from caldrix.models.lane import Slice
 
 PREFILL_SLICE = 512
@@ -21,6 +22,18 @@ class Work:
 
     sequence: Sequence
     slice: Slice
+
+    def advance(self, pick: int | CaldrixError | None) -> None:
+        """Records what became of it: the token picked, none if none was wanted, or a failure.
+
+        Nothing is recorded of a sequence that has ended meanwhile.
+        """
+        if self.sequence.ended:
+            return
+        if isinstance(pick, CaldrixError):
+            self.sequence.fail(pick)
+        else:
+            self.sequence.advance(self.slice, pick)
 
 
 class Scheduler:
@@ -53,13 +66,13 @@ class Scheduler:
 
         Only between steps: a row in a step under way must not change hands.
         """
-        for sequence in self._running:
-            if sequence.ended:
-                assert sequence.row is not None
-                self._free_rows.append(sequence.row)
-                sequence.row = None
-        self._running = [sequence for sequence in self._running if not sequence.ended]
-        self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
+        for sequence in [sequence for sequence in self._running if sequence.ended]:
+            assert sequence.row is not None
+            self._free_rows.append(sequence.row)
+            sequence.row = None
+            self._running.remove(sequence)
+        for sequence in [sequence for sequence in self._waiting if sequence.ended]:
+            self._waiting.remove(sequence)
         while self._free_rows and self._waiting:
             self._start(self._waiting.popleft())
 

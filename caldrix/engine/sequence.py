@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
 
 import numpy as np
@@ -11,6 +12,9 @@ from attrs import field, frozen, validators
 from caldrix.engine.sampling import Sampler, SamplingSettings
 from caldrix.errors import CaldrixError
 from caldrix.models.lane import Slice
+
+_MOST_TAKEN = 64
+"""Tokens taken at once, so that a reader that has fallen behind doesn't hold up the others."""
 
 
 class FinishReason(Enum):
@@ -37,7 +41,8 @@ class GenerationRequest:
 class Sequence:
     """A request's progress: which positions are computed, which tokens came out.
 
-    The engine's own; a client sees its `Generation`.
+    The engine's own; a client sees its `Generation`. The engine's thread makes it advance; its
+    reader, in the event loop, sees a token from then on, and is woken separately.
     """
 
     def __init__(self, request: GenerationRequest, context: int) -> None:
@@ -51,8 +56,9 @@ class Sequence:
         self.error: CaldrixError | None = None
         self._tokens = list(request.prompt)
         self._computed = 0
-        # A channel as deep as the answer can be long: bounded, and no reader can stall the engine.
-        self.outbox, self.inbox = trio.open_memory_channel[int](self.limit)
+        # Never more than ``limit``: bounded, and no reader can stall the engine.
+        self._unread: deque[int] = deque()
+        self._news = trio.Event()
 
     @property
     def ended(self) -> bool:
@@ -75,16 +81,34 @@ class Sequence:
             self.finish(FinishReason.STOP)
             return
         self._tokens.append(token)
-        self.outbox.send_nowait(token)
+        self._unread.append(token)
         if len(self._tokens) - len(self.request.prompt) == self.limit:
             self.finish(FinishReason.LENGTH)
 
     def finish(self, reason: FinishReason) -> None:
         """Ends the sequence as it should end."""
         self.finish_reason = reason
-        self.outbox.close()
 
     def fail(self, error: CaldrixError) -> None:
         """Ends the sequence with an error that its reader meets after the tokens it has."""
         self.error = error
-        self.outbox.close()
+
+    async def take(self) -> list[int]:
+        """Tokens that came, waiting for the first; empty after the last. Raises ``error``."""
+        if self._unread or self.ended:
+            await trio.lowlevel.checkpoint()
+        while True:
+            # In this order, for the last token comes before the end.
+            ended = self.ended
+            if self._unread:
+                return [self._unread.popleft() for _ in range(min(len(self._unread), _MOST_TAKEN))]
+            if self.error is not None:
+                raise self.error
+            if ended:
+                return []
+            self._news = trio.Event()
+            await self._news.wait()
+
+    def wake_reader(self) -> None:
+        """Lets the reader look for what has come. Only in the event loop."""
+        self._news.set()

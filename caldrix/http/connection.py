@@ -30,6 +30,7 @@ class Connection:
         self._server = server
         self._timeouts = server.timeouts
         self._stream = stream
+        self._socket = _without_trio(stream.socket)
         self._send_lock = trio.Lock()
         self._patience = trio.CancelScope()
         self._protocol: Http1 | None = None
@@ -40,28 +41,32 @@ class Connection:
     async def run(self) -> None:
         """Serves requests until either side is done. Raises nothing but Cancelled."""
         try:
+            await self._serve()
+        except* Exception:  # noqa: BLE001  # a fault of one connection must not reach the others
+            _log.exception("connection_failed")
+        finally:
+            # One closes it for both.
+            self._socket.detach()
+            await trio.aclose_forcefully(self._stream)
+
+    async def _serve(self) -> None:
+        try:
             addresses = (
                 _address(self._stream.socket.getpeername()),
                 _address(self._stream.socket.getsockname()),
             )
         except OSError:
             # It left before it was looked at.
-            await trio.aclose_forcefully(self._stream)
             return
-        try:
-            async with RequestTasks() as tasks:
-                protocol = Http1(self._server, tasks, *addresses, self._handle_event)
-                self._protocol = protocol
-                self._allow(self._timeouts.keep_alive)
-                with self._patience:
-                    await self._read(protocol)
-                if self._head_begun and not (self._gone or self._finished):
-                    await protocol.refuse(408, "the request's head took too long to arrive")
-                await protocol.handle(Closed())
-        except* Exception:  # noqa: BLE001  # a fault of one connection must not reach the others
-            _log.exception("connection_failed")
-        finally:
-            await trio.aclose_forcefully(self._stream)
+        async with RequestTasks() as tasks:
+            protocol = Http1(self._server, tasks, *addresses, self._handle_event, self._write)
+            self._protocol = protocol
+            self._allow(self._timeouts.keep_alive)
+            with self._patience:
+                await self._read(protocol)
+            if self._head_begun and not (self._gone or self._finished):
+                await protocol.refuse(408, "the request's head took too long to arrive")
+            await protocol.handle(Closed())
 
     def drain(self) -> None:
         """Ends the connection after the request it is busy with, or at once if it is idle."""
@@ -115,6 +120,23 @@ class Connection:
                 self._finish()
 
     async def _write(self, data: bytes) -> None:
+        """Sends ``data``; waits only where the client has much left to read."""
+        if self._gone:
+            return
+        if not self._send_lock.locked():
+            data = self._send_now(data)
+        if data:
+            await self._send_patiently(data)
+
+    def _send_now(self, data: bytes) -> bytes:
+        """Sends what the system takes at once, and returns the rest: mostly nothing."""
+        try:
+            return data[self._socket.send(data) :]
+        except OSError:
+            # It may just be full; where it isn't, the patient way meets the same error.
+            return data
+
+    async def _send_patiently(self, data: bytes) -> None:
         async with self._send_lock:
             if self._gone:
                 return
@@ -142,6 +164,16 @@ class Connection:
             self._stream.socket.shutdown(socket.SHUT_WR)
         except OSError:
             self.abort()
+
+
+def _without_trio(shared: trio.socket.SocketType) -> socket.socket:
+    """The socket as the standard library has it, to send what can be sent at once.
+
+    trio's own ways to send let all other tasks run before they return, each time.
+    """
+    bare = socket.socket(shared.family, shared.type, shared.proto, fileno=shared.fileno())
+    bare.setblocking(False)
+    return bare
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, int]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+)
+
 
 def encode_json(value: object) -> bytes:
     """The bytes of ``value``. Raises ValueError for a number that is not finite."""
-    text = json.dumps(
-        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
-    )
-    return text.encode()
+    return _ENCODER.encode(value).encode()

@@ -33,7 +33,7 @@ class Answer:
 
 @frozen(eq=False)
 class EventStream:
-    """An answer in server-sent events, as they come.
+    """An answer in server-sent events as they come, each of the generator's items one or several.
 
     The answer begins with the first event: an error before it, a `CaldrixError`, becomes an
     ordinary error answer. The generator is closed whatever happens, if it was ever started.

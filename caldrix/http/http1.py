@@ -27,6 +27,7 @@ from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, ConnectionState, Scope
+from hypercorn.utils import suppress_body
 
 from caldrix.http.body import shorten
 from caldrix.http.config import Timeouts
@@ -78,6 +79,7 @@ class Http1(H11Protocol):
         client_address: tuple[str, int] | None,
         server_address: tuple[str, int] | None,
         send: Callable[[Event], Awaitable[None]],
+        write: Callable[[bytes], Awaitable[None]],
     ) -> None:
         super().__init__(
             server.app,
@@ -90,6 +92,7 @@ class Http1(H11Protocol):
             server_address,
             send,
         )
+        self._write = write
         self._most_body = server.most_body
         self._declared_body = 0
         # The reading task and the end of a request both handle events: one at a time.
@@ -124,6 +127,13 @@ class Http1(H11Protocol):
             headers = [*event.headers, (b"connection", b"close")]
             event = dataclasses.replace(event, headers=headers)
         await super().stream_send(event)
+
+    async def send_chunk(self, data: bytes) -> None:
+        """Sends a part of an answer in chunked coding (RFC 9112, 7.1) that has begun.
+
+        The parser would write the same, but slowly, and a part is often one token.
+        """
+        await self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def refuse(self, status: int, message: str) -> None:
         """Answers what is no request with an error object, and ends the connection."""
@@ -200,17 +210,7 @@ class Http1(H11Protocol):
             return
         lengths = [value for name, value in headers if name == b"content-length"]
         self._declared_body = int(lengths[0]) if lengths else 0
-        self.stream = RequestStream(
-            self.app,
-            self.config,
-            self.context,
-            self.task_group,
-            self.ssl,
-            self.client,
-            self.server,
-            self.stream_send,
-            STREAM_ID,
-        )
+        self.stream = RequestStream(self)
         await self.stream.handle(
             Request(
                 stream_id=STREAM_ID,
@@ -243,6 +243,41 @@ class Http1(H11Protocol):
 
 class RequestStream(HTTPStream):
     """One request between the protocol and the application."""
+
+    def __init__(self, protocol: Http1) -> None:
+        super().__init__(
+            protocol.app,
+            protocol.config,
+            protocol.context,
+            protocol.task_group,
+            protocol.ssl,
+            protocol.client,
+            protocol.server,
+            protocol.stream_send,
+            STREAM_ID,
+        )
+        self._send_chunk = protocol.send_chunk
+        self._chunked = False
+
+    async def app_send(self, message: ASGISendEvent | None) -> None:
+        """Takes the application's parts of an answer; those of a stream go a short way."""
+        if (
+            self._chunked
+            and message is not None
+            and message["type"] == "http.response.body"
+            and message.get("more_body")
+        ):
+            # An empty chunk would end the answer.
+            if message["body"]:
+                await self._send_chunk(message["body"])
+            return
+        await super().app_send(message)
+        if message is not None and message["type"] == "http.response.start":
+            self._chunked = (
+                self.scope["http_version"] == "1.1"
+                and not suppress_body(self.scope["method"], message["status"])
+                and all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            )
 
     async def _send_error_response(self, status_code: int) -> None:
         """Answers for an application that ended without an answer."""

@@ -50,6 +50,9 @@ class StopMatcher:
         """
         if self.matched is not None:
             raise RuntimeError("the stream has ended at a stop string")
+        if not self._root.following:
+            # Without stops nothing is held back.
+            return text
         held = len(self._held)
         stream = self._held + text
         for position, character in enumerate(text, start=held + 1):

@@ -68,6 +68,8 @@ class Tokenizer:
         self._added = vocabulary.added
         self._piece_bytes = piece_bytes
         self._prefix, self._suffix = list(prefix), list(suffix)
+        # Filled as tokens are met; at most an entry for each token.
+        self._known_bytes: dict[int, bytes] = {}
         self.vocab_size = vocabulary.size
         """One more than the largest id; a model's embedding may have more rows."""
         self.bos_id, self.eos_id = bos_id, eos_id
@@ -170,7 +172,11 @@ class Tokenizer:
         space is kept, as within a text. Raises TokenizerRefusal for a tokenizer whose tokens have
         no bytes of their own (WordPiece).
         """
-        return b"" if token_id in self._special else self._written_bytes(token_id)
+        known = self._known_bytes.get(token_id)
+        if known is None:
+            known = b"" if token_id in self._special else self._written_bytes(token_id)
+            self._known_bytes[token_id] = known
+        return known
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ``ids`` as a whole, without the space that encoding put before it.

@@ -10,9 +10,9 @@ from openai.types.chat import ChatCompletionMessageParam
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MESSAGES: list[ChatCompletionMessageParam] = [
-    {"role": "user", "content": "What is the capital of France?"}
+    {"role": "user", "content": "What is the capital of Japan?"}
 ]
-ANSWER = "The capital of France is Paris."
+ANSWER = "The capital of Japan is Tokyo."
 
 
 @pytest.fixture

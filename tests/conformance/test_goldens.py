@@ -141,7 +141,7 @@ class Shouting(Toy):
 
 
 def test_written_on_request_and_compared_afterwards(own_goldens: Path) -> None:
-    path = own_goldens / "chat" / "text-capital-of-france.json"
+    path = own_goldens / "chat" / "text-capital-of-japan.json"
     with serving(Toy()) as url:
         statuses(url, write_goldens=True)
         assert Capture.from_text(path.read_text(), "").model == MODEL
@@ -154,7 +154,7 @@ def test_written_on_request_and_compared_afterwards(own_goldens: Path) -> None:
     with serving(Shouting()) as url:
         seen = statuses(url)
     assert seen["chat.response.text"][1].startswith(
-        "golden caldrix/chat/text-capital-of-france: canonical: body.choices[0].message.content is"
+        "golden caldrix/chat/text-capital-of-japan: canonical: body.choices[0].message.content is"
     )
     assert seen["chat.response.exact"] == (
         Status.FAIL,
@@ -164,7 +164,7 @@ def test_written_on_request_and_compared_afterwards(own_goldens: Path) -> None:
 
 
 def test_another_model_s_text_judges_nothing_and_stays(own_goldens: Path) -> None:
-    path = own_goldens / "chat" / "text-capital-of-france.json"
+    path = own_goldens / "chat" / "text-capital-of-japan.json"
     with serving(Toy()) as url:
         statuses(url, write_goldens=True)
         text = path.read_text().replace(MODEL, "another/model")

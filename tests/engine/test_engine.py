@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-import trio.testing
 
 from caldrix.engine.engine import Engine, FinishReason, GenerationRequest, running_engine
 from caldrix.engine.errors import (
@@ -46,6 +45,11 @@ async def collect(
     async with engine.submit(wanted) as generation:
         tokens = [token async for token in generation]
         return tokens, generation.finish_reason
+
+
+async def a_step_begins(executor: ScriptedExecutor) -> None:
+    while not executor.steps:  # noqa: ASYNC110  # it begins in another thread
+        await trio.sleep(0.001)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -122,7 +126,7 @@ def test_a_full_queue_refuses_at_once_and_a_leaver_makes_room() -> None:
         async with engine_over(executor, queue_depth=1) as engine:
             try:
                 async with engine.submit(request()):
-                    await trio.testing.wait_all_tasks_blocked()
+                    await a_step_begins(executor)
                     async with engine.submit(request()):
                         with pytest.raises(QueueFull):
                             await collect(engine, request())
@@ -144,6 +148,19 @@ def test_leaving_frees_the_row_at_the_next_step() -> None:
             assert (engine.running, engine.waiting) == (0, 0)
             assert await collect(engine, request(1, max_tokens=1)) == ([2], FinishReason.LENGTH)
             assert executor.steps <= steps + 2
+
+    run(test)
+
+
+def test_a_reader_that_comes_late_takes_several_tokens_at_once() -> None:
+    async def test() -> None:
+        tokens = [1, 2, 3, 4, 5]
+        executor = ScriptedExecutor(reply(tokens, END), VOCAB)
+        async with engine_over(executor) as engine, engine.submit(request()) as generation:
+            while generation.finish_reason is None:  # noqa: ASYNC110  # it ends in another thread
+                await trio.sleep(0.001)
+            assert await generation.take() == tokens
+            assert await generation.take() == []
 
     run(test)
 
@@ -181,9 +198,9 @@ def test_stopping_ends_all_and_takes_no_more() -> None:
 def test_leaving_the_engine_waits_for_its_thread() -> None:
     async def test() -> None:
         executor = ScriptedExecutor(endless(2), VOCAB)
-        async with engine_over(executor) as engine, engine.submit(request()) as generation:
-            await generation.__anext__()
-            executor.gate.clear()
+        executor.gate.clear()
+        async with engine_over(executor) as engine, engine.submit(request()):
+            await a_step_begins(executor)
             opener = threading.Timer(0.1, executor.gate.set)
             opener.start()
         # The step that waited at the gate is over, and the thread made no other.

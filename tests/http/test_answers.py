@@ -303,7 +303,7 @@ async def test_two_at_a_time() -> None:
             finished.append(name)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(one, "long", 400)
+            nursery.start_soon(one, "long", 2000)
             await trio.sleep(0.02)
             nursery.start_soon(one, "short", 2)
         assert finished == ["short", "long"]

@@ -10,7 +10,7 @@ import pytest
 from caldrix.models.decoder import Attention, Dimensions, pre_norm_decoder
 from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.rope import base_frequencies
-from caldrix_cpu.lane import CpuLane
+from caldrix_cpu.lane import KERNELS_VARIABLE, CpuLane
 from caldrix_cpu.memory import Needs, available_memory, float32_needs, require_memory
 
 GIB = 2**30
@@ -149,6 +149,9 @@ def test_choices_that_kernels_do_not_have(choice: LaneOptions, message: str) -> 
     LaneOptions(1, rows=2, threads=3).refuse_choices("these kernels")
 
 
-def test_company_is_refused_where_it_would_change_answers() -> None:
+def test_company_is_refused_where_it_would_change_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KERNELS_VARIABLE, "numpy")
     with pytest.raises(LaneUnavailable, match="--max-batch 1"):
         CpuLane().compile(PROGRAM, {}, LaneOptions(context=10, rows=2))

@@ -7,6 +7,8 @@ against numpy, which does one operation after another.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from caldrix.models.program import (
     Value,
 )
 from caldrix.weights.tensor import Tensor
+from caldrix_cpu.compiled import tape_executor
 from caldrix_cpu.formats import Format
 from caldrix_cpu.numpy_executor import numpy_executor
 from caldrix_cpu.plan import (
@@ -44,7 +47,6 @@ from caldrix_cpu.plan import (
     reads,
     writes,
 )
-from caldrix_cpu.tape_executor import tape_executor
 from tests.support.compiled import BEST, Array, compiled, feed, float_tensor
 
 VOCAB, CONTEXT = 48, 64
@@ -302,15 +304,19 @@ def assert_threads_meet(plan: Plan) -> None:
     """In a small step threads run on by themselves up to the next item that waits.
 
     So what one of them writes to the shared arena, others may read only after such an item; and
-    none may write where a slower one may still be reading.
+    none may write where a slower one may still be reading. All attentions share the memory that
+    they sum up in.
     """
-    since = 0
+    since = attentions = 0
     shared: list[tuple[int, Value]] = []
     touched: list[tuple[Value, Place]] = []
     for index, (item, waits) in enumerate(zip(plan.items, plan.waits, strict=True)):
         if waits:
             since = index
             touched.clear()
+            attentions = 0
+        attentions += isinstance(item, Attend)
+        assert attentions <= 1
         for value in reads(item):
             assert all(at < since or other != value for at, other in shared), item
             touched.append((value, plan.places[value]))
@@ -347,7 +353,7 @@ def assert_close(computed: Array, expected: Array) -> None:
 
 
 @given(program=programs(), threads=st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_program_gives_numpys_logits(program: Program, threads: int) -> None:
     weights = weights_of(program)
     expected = by_numpy(program, weights)

@@ -193,7 +193,8 @@ def read_bf12(buffer: npt.NDArray[np.uint8], columns: int, places: range) -> npt
                         rest = raw[at + 32 * pair + within]
                         nibbles = raw[at + 512 + 32 * (pair // 2) + within]
                         nibble = nibbles >> 4 if pair % 2 else nibbles & 15
-                        bits = (rest >> 7) << 15 | header + (nibble << 7) | rest & 0x7F
+                        exponent = header + (nibble << 7) if nibble else 0
+                        bits = (rest >> 7) << 15 | exponent | rest & 0x7F
                     values[16 * tile + row, 32 * block + column] = bits
             at += 1024 if header == 0xFFFF else 768
     return values
@@ -201,13 +202,13 @@ def read_bf12(buffer: npt.NDArray[np.uint8], columns: int, places: range) -> npt
 
 # What a block's values are, as a range of exponents.
 EXPONENTS = {
-    "a full span": (110, 126),
-    "one too many": (110, 127),
+    "a full span": (111, 126),
+    "one too many": (110, 126),
     "anything": (0, 256),
     "zeros and subnormals": (0, 1),
     "the lowest span": (0, 16),
     "infinities and NaN": (255, 256),
-    "the highest span": (240, 256),
+    "the highest span": (241, 256),
 }
 
 
@@ -223,15 +224,15 @@ def test_bf12_gives_every_bit_back(data: st.DataObject, seed: int, blocks: int) 
             for block in range(blocks):
                 low, high = EXPONENTS[data.draw(st.sampled_from(sorted(EXPONENTS)))]
                 exponents = rng.integers(low, high, (16, 32))
-                # Both ends, so that the span is what it is meant to be; zeros below the rows.
+                # Both ends, so that the span is what it is meant to be, and zeros, which any has.
                 exponents[0, :2] = low, high - 1
+                exponents[1, ::3] = 0
                 bits[16 * tile : 16 * tile + 16, 32 * block : 32 * block + 32] = (
                     rng.integers(0, 2, (16, 32)) << 15
                     | exponents << 7
                     | rng.integers(0, 128, (16, 32))
                 )
-                padding = rows < 16 * tile + 16
-                fitting += high - (0 if padding else low) <= 16
+                fitting += high - max(low, 1) <= 15
         bits[rows:] = 0
         matrices.append(bits)
     parts = [

@@ -121,8 +121,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 
 def weights(name: str) -> dict[str, np.ndarray]:
     """The checkpoint's tensors under their published names, float32."""
-    config = CONFIGS[name]
-    random = np.random.Generator(np.random.PCG64(sorted(CONFIGS).index(name)))
+    return weights_of(CONFIGS[name], seed=sorted(CONFIGS).index(name))
+
+
+def weights_of(config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
+    """Random tensors for any configuration, under their published names, float32."""
+    random = np.random.Generator(np.random.PCG64(seed))
     hidden, heads, kv_heads = (
         config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
     )

@@ -9,13 +9,14 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from caldrix.models.lane import LaneOptions, Slice
+from caldrix.models.lane import Executor, LaneOptions, Slice
 from caldrix.models.program import Program
 from caldrix.weights.blocks import FORMATS, is_quantized
 from caldrix.weights.progress import SILENT
 from caldrix.weights.tensor import Tensor
+from caldrix_cpu.compiled import tape_executor
 from caldrix_cpu.library import Kernel, load_kernels
-from caldrix_cpu.tape_executor import TapeExecutor, tape_executor
+from caldrix_cpu.tape_executor import TapeExecutor
 from caldrix_cpu.tiles.floats import bfloat16_bits
 from caldrix_cpu.variants import Variant, executable_variants
 from tests.support.random_blocks import HALVES, random_blocks
@@ -82,7 +83,7 @@ def random_tensor(shape: tuple[int, int], kind: str, seed: int) -> Tensor:
 
 
 def feed(
-    executor: TapeExecutor, tokens: Sequence[int], cuts: Sequence[int] = (), row: int = 0
+    executor: Executor, tokens: Sequence[int], cuts: Sequence[int] = (), row: int = 0
 ) -> Array:
     """The logits of every token of a sequence, in the slices that ``cuts`` divide it into."""
     ids = np.array(tokens, np.int64)

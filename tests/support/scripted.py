@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,6 +15,8 @@ Script = Callable[[Sequence[int], Sequence[int]], int]
 """From a row's prompt and what was generated after it to the next token."""
 
 _GATE_TIMEOUT = 15.0
+_STEP = 0.0002
+"""Seconds that a step takes beyond its own work."""
 
 
 def reply(tokens: Sequence[int], end: int) -> Script:
@@ -50,6 +53,8 @@ class ScriptedExecutor:
 
     def step(self, slices: Sequence[Slice]) -> Float32:
         self.steps += 1
+        # A lane, too, lets go of the GIL while it computes.
+        time.sleep(_STEP)
         assert self.gate.wait(_GATE_TIMEOUT), "a test left the gate closed"
         if self.steps in self._fail_at:
             raise LaneError(f"the script fails step {self.steps}")

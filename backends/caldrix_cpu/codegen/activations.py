@@ -30,7 +30,7 @@ from caldrix_cpu.codegen.lanes import (
     round_to_even,
     splat,
     square_root_of,
-    store_bfloat_pair,
+    store_bfloats,
     store_bytes,
     store_float,
     sum_ints,
@@ -131,12 +131,21 @@ def pack_f32(
 
 @kernel
 def pack_bf16(
-    x: int, weight: int, scale: float, columns: int, group: int, lane: int, out: int
+    x: int,
+    weight: int,
+    scale: float,
+    columns: int,
+    group: int,
+    lane: int,
+    out: int,
+    room: int,
 ) -> None:
-    """One token into place ``lane`` of its group at ``out``."""
-    for pair in range(columns // 2):
-        low, high = load_float(x + 8 * pair), load_float(x + 8 * pair + 4)
-        if weight != 0:
-            low = low * scale * load_float(weight + 8 * pair)
-            high = high * scale * load_float(weight + 8 * pair + 4)
-        store_bfloat_pair(out + 4 * (pair * group + lane), low, high)
+    """One token into place ``lane`` of its group at ``out``. ``room`` is as for `pack_q8`.
+
+    ``x`` is readable, and zero, to the end of its last vector.
+    """
+    for column in range(0, columns, 16):
+        store_bfloats(room, _value(x, weight, column, scale))
+        target = out + 4 * (column // 2 * group + lane)
+        for pair in range(min(columns - column, 16) // 2):
+            copy_word(target + 4 * pair * group, room + 4 * pair)

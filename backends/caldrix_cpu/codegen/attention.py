@@ -25,6 +25,7 @@ from caldrix_cpu.codegen import machine
 from caldrix_cpu.codegen.activations import filled_group
 from caldrix_cpu.codegen.float_tile import column_tile
 from caldrix_cpu.codegen.functions import exponential, exponential_of
+from caldrix_cpu.codegen.groups import by_group
 from caldrix_cpu.codegen.kernel import kernel
 from caldrix_cpu.codegen.lanes import (
     Ints,
@@ -127,29 +128,7 @@ def numbers_from(numbers: Ints, position: int) -> Ints:
 def make_attend(value_bytes: int) -> Any:
     """``attend(header, record, thread)`` over caches of float16 (2 bytes) or float32 (4)."""
     most = machine.TARGET.group
-    tile_1, tile_2, tile_4 = (column_tile(value_bytes, tokens) for tokens in (1, 2, 4))
-    tile_8 = column_tile(value_bytes, most)
-
-    @kernel
-    def tile(
-        group: int,
-        weights: int,
-        step: int,
-        x: int,
-        x_step: int,
-        x_token: int,
-        columns: int,
-        out: int,
-        out_stride: int,
-    ) -> None:
-        if group == most:
-            tile_8(weights, step, x, x_step, x_token, columns, out, out_stride)
-        elif group == 4:
-            tile_4(weights, step, x, x_step, x_token, columns, out, out_stride)
-        elif group == 2:
-            tile_2(weights, step, x, x_step, x_token, columns, out, out_stride)
-        else:
-            tile_1(weights, step, x, x_step, x_token, columns, out, out_stride)
+    tile = by_group(lambda tokens: column_tile(value_bytes, tokens))
 
     @kernel
     def remember(

@@ -1,8 +1,8 @@
 """Compiles kernels to files: ``python -m caldrix_cpu.codegen.build VARIANT DIRECTORY UNIT...``
 
-A unit is ``run``, ``work``, ``attend-f16``, ``attend-f32``, ``matmul-LAYOUT`` or
-``matmul-LAYOUT-exact``. Each becomes ``DIRECTORY/UNIT.kernel``, and its name is printed when it is
-there.
+A unit is ``run``, ``work``, ``attend-f16``, ``attend-f32``, ``matmul-LAYOUT``,
+``matmul-LAYOUT-exact`` or ``lookup-LAYOUT``. Each becomes ``DIRECTORY/UNIT.kernel``, and its name
+is printed when it is there.
 """
 
 from __future__ import annotations

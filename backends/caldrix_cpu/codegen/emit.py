@@ -19,7 +19,7 @@ F16, F32 = ir.HalfType(), ir.FloatType()
 LANES = 16
 """Lanes of a tile; what a register holds of them is `machine.TARGET.lanes`."""
 
-AHEAD = 4096
+AHEAD = 8192
 """Bytes between what a tile kernel reads and what it asks the memory for. A core's own prefetcher
 stops at the end of a page and wants to be taught each new stream; asked so, the weights come from
 one tile to the next without a pause."""
@@ -194,14 +194,16 @@ class Emitter:
         return b.or_(value, sign)
 
     def bfloat_bits(self, x: ir.Value) -> ir.Value:
-        """A float32's bits, rounded to nearest even at bit 16; the lower bits mean nothing.
+        """Float32 lanes' bits, rounded to nearest even at bit 16; the lower bits mean nothing.
 
         A NaN stays one: its quiet bit is set instead of a rounding that could carry it to zero.
         """
-        bits = self.b.bitcast(x, I32)
-        odd = self.b.and_(self.b.lshr(bits, ir.Constant(I32, 16)), ir.Constant(I32, 1))
-        rounded = self.b.add(bits, self.b.add(odd, ir.Constant(I32, 0x7FFF)))
-        quiet = self.b.or_(bits, ir.Constant(I32, 0x400000))
+        lanes = x.type.count
+        bits = self.b.bitcast(x, vector(I32, lanes))
+        upper = self.b.lshr(bits, self.int_constant(16, lanes))
+        odd = self.b.and_(upper, self.int_constant(1, lanes))
+        rounded = self.b.add(bits, self.b.add(odd, self.int_constant(0x7FFF, lanes)))
+        quiet = self.b.or_(bits, self.int_constant(0x400000, lanes))
         return self.b.select(self.b.fcmp_unordered("uno", x, x), quiet, rounded)
 
     # Variables

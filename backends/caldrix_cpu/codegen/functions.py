@@ -24,6 +24,8 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _C6, _C5, _C4 = 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3
 _C3, _C2, _C1 = 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1
 _LEAST, _MOST = -87.0, 88.0
+_DEEPEST = -200.0
+"""Where activations are nothing; the bounded exponential would not divide a lower number down."""
 
 
 @kernel
@@ -49,10 +51,16 @@ def exponential_of(x: float) -> float:
 
 
 @kernel
+def _not_too_deep(x: Floats) -> Floats:
+    """``x``, or `_DEEPEST` where that is larger; NaN stays NaN."""
+    return larger(splat(float32(_DEEPEST)), x)
+
+
+@kernel
 def silu(x: Floats) -> Floats:
     """``x * sigmoid(x)``."""
     one = splat(float32(1.0))
-    return x / (one + exponential(splat(float32(0.0)) - x))
+    return _not_too_deep(x) / (one + exponential(splat(float32(0.0)) - x))
 
 
 @kernel
@@ -64,4 +72,4 @@ def gelu_tanh(x: Floats) -> Floats:
     cube = x * x * x
     u = fma(cube, splat(float32(0.044715)), x) * splat(float32(-1.5957691216057308))
     one = splat(float32(1.0))
-    return x / (one + exponential(u))
+    return _not_too_deep(x) / (one + exponential(u))

@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from caldrix_cpu.codegen.emit import F32, I8, I16, I32, I64, LANES, Emitter
+from caldrix_cpu.codegen.emit import F16, F32, I8, I16, I32, I64, LANES, Emitter, vector
 
 
 class LanesType(types.Type):  # type: ignore[misc]  # numba is untyped
@@ -91,6 +91,35 @@ def load_int(e: Emitter, address: ir.Value) -> ir.Value:
 def store_int(e: Emitter, address: ir.Value, value: ir.Value) -> None:
     """One int64."""
     e.store(address, value, 8)
+
+
+@instruction(types.int64, types.int64)
+def load_byte(e: Emitter, address: ir.Value) -> ir.Value:
+    """One byte, unsigned."""
+    return e.b.zext(e.load(address, I8, 1), I64)
+
+
+@instruction(types.int64, types.int64)
+def load_signed_byte(e: Emitter, address: ir.Value) -> ir.Value:
+    """One byte, signed."""
+    return e.b.sext(e.load(address, I8, 1), I64)
+
+
+@instruction(types.int64, types.int64)
+def load_bits(e: Emitter, address: ir.Value) -> ir.Value:
+    """Four bytes, unsigned."""
+    return e.b.zext(e.load(address, I32, 4), I64)
+
+
+@instruction(types.float32, types.int64)
+def load_half_float(e: Emitter, address: ir.Value) -> ir.Value:
+    """One float16 as float32, exactly."""
+    halves = vector(I16, 4)
+    one = e.b.insert_element(
+        ir.Constant(halves, None), e.load(address, I16, 2), ir.Constant(I32, 0)
+    )
+    wide = e.from_half(e.b.bitcast(one, vector(F16, 4)))
+    return e.b.extract_element(wide, ir.Constant(I32, 0))
 
 
 @instruction(types.void, types.int64, types.int64)
@@ -244,14 +273,11 @@ def store_half(e: Emitter, address: ir.Value, x: ir.Value) -> None:
     e.store(address, e.to_half_scalar(x), 2)
 
 
-@instruction(types.void, types.int64, types.float32, types.float32)
-def store_bfloat_pair(e: Emitter, address: ir.Value, low: ir.Value, high: ir.Value) -> None:
-    """Two bfloat16, rounded to nearest even."""
-    bits = e.b.or_(
-        e.b.lshr(e.bfloat_bits(low), ir.Constant(I32, 16)),
-        e.b.and_(e.bfloat_bits(high), ir.Constant(I32, 0xFFFF0000)),
-    )
-    e.store(address, bits, 4)
+@instruction(types.void, types.int64, FLOATS)
+def store_bfloats(e: Emitter, address: ir.Value, x: ir.Value) -> None:
+    """Sixteen bfloat16, rounded to nearest even."""
+    upper = e.b.lshr(e.bfloat_bits(x), e.int_constant(16, LANES))
+    e.store(address, e.b.trunc(upper, vector(I16, LANES)), 2)
 
 
 @instruction(types.int64, types.int64)

@@ -116,7 +116,7 @@ def _pack(header: int, record: int, thread: int, threads: int, tokens: int, smal
                     room,
                 )  # fmt: skip
             elif kind == tape.KIND_BF16:
-                pack_bf16(x, weight, scale, columns, group, lane, base + begin * columns * 2)
+                pack_bf16(x, weight, scale, columns, group, lane, base + begin * columns * 2, room)
             else:
                 pack_f32(x, weight, scale, columns, group, lane, base + begin * columns * 4)
 

@@ -8,6 +8,7 @@ from caldrix_cpu.codegen import step
 from caldrix_cpu.codegen.attention import make_attend
 from caldrix_cpu.codegen.calls import ATTEND_ARGUMENTS
 from caldrix_cpu.codegen.kernel import ObjectCode, compile_object
+from caldrix_cpu.codegen.lookup import LOOKUP_ARGUMENTS, make_lookup
 from caldrix_cpu.codegen.matmul import MATMUL_ARGUMENTS, make_matmul
 from caldrix_cpu.tiles.layouts import LAYOUTS
 
@@ -30,5 +31,7 @@ def compile_unit(name: str) -> ObjectCode:
             return compile_object(
                 make_matmul(LAYOUTS[layout], exact=exact == ["exact"]), MATMUL_ARGUMENTS
             )
+        case ["lookup", layout]:
+            return compile_object(make_lookup(LAYOUTS[layout]), LOOKUP_ARGUMENTS)
         case _:
             raise ValueError(f"there is no unit {name}")

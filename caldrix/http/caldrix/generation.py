@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -40,7 +40,8 @@ class Ending:
     token_ids: tuple[int, ...]
 
 
-Parts = AsyncGenerator[Piece | Ending, None]
+Part = Piece | Ending
+Parts = AsyncGenerator[Sequence[Part], None]
 
 
 async def answer(
@@ -67,10 +68,11 @@ async def _whole(parts: Parts, envelope: Envelope, request: AnswerFields) -> Ans
     texts: list[str] = []
     token_ids: list[int] = []
     async with aclosing(parts):
-        async for part in parts:
-            token_ids.extend(part.token_ids)
-            if isinstance(part, Piece):
-                texts.append(part.text)
+        async for together in parts:
+            for part in together:
+                token_ids.extend(part.token_ids)
+                if isinstance(part, Piece):
+                    texts.append(part.text)
     # The last part is the only Ending; without one an error was raised.
     assert isinstance(part, Ending)
     ids = token_ids if request.return_token_ids else None
@@ -82,13 +84,13 @@ async def _events(
     parts: Parts, envelope: Envelope, request: AnswerFields
 ) -> AsyncGenerator[bytes, None]:
     begun = False
+    encode = _encoder(envelope, request)
     try:
         async with aclosing(parts):
-            async for part in parts:
-                yield _chunk_event(part, envelope, request)
-                begun = True
-                if isinstance(part, Ending) and request.include_usage:
-                    yield encode_event(encode_json(envelope.usage_chunk(part.usage)))
+            async for together in parts:
+                if together:
+                    yield b"".join(map(encode, together))
+                    begun = True
         yield encode_event("[DONE]")
     except CaldrixError as error:
         if not begun:
@@ -101,19 +103,28 @@ async def _events(
         yield encode_event(error_body(internal_error()))
 
 
-def _chunk_event(part: Piece | Ending, envelope: Envelope, request: AnswerFields) -> bytes:
-    ids = part.token_ids if request.return_token_ids else None
-    if isinstance(part, Piece):
-        chunk = envelope.chunk(part.text, None, ids)
-    else:
-        chunk = envelope.chunk("", part.finish_reason, ids)
-    return encode_event(encode_json(chunk))
+def _encoder(envelope: Envelope, request: AnswerFields) -> Callable[[Part], bytes]:
+    """What makes the events of an answer's part."""
+    text_event = envelope.text_event()
+
+    def encode(part: Part) -> bytes:
+        ids = part.token_ids if request.return_token_ids else None
+        if isinstance(part, Piece):
+            if ids is None:
+                return text_event.encode(part.text)
+            return encode_event(encode_json(envelope.chunk(part.text, None, ids)))
+        event = encode_event(encode_json(envelope.chunk("", part.finish_reason, ids)))
+        if request.include_usage:
+            event += encode_event(encode_json(envelope.usage_chunk(part.usage)))
+        return event
+
+    return encode
 
 
 async def _generate(
     service: Service, request: AnswerFields, prompt: tuple[int, ...], prompt_field: str
 ) -> Parts:
-    """The answer's parts: pieces with text in them, then one ending."""
+    """The answer's parts, pieces with text in them and last an ending, as many as are there."""
     tokenizer = service.tokenizer
     assembler = TextAssembler(tokenizer, request.stop)
     pending: list[int] = []
@@ -133,21 +144,24 @@ async def _generate(
                 end_tokens=frozenset() if request.ignore_eos else tokenizer.end_ids,
             )
         ) as generation:
-            async for token in generation:
-                generated += 1
-                pending.append(token)
-                text = assembler.push(token)
-                if text:
-                    yield Piece(text, take_pending())
-                if assembler.stopped:
-                    break
+            while not assembler.stopped and (tokens := await generation.take()):
+                pieces: list[Piece] = []
+                for token in tokens:
+                    generated += 1
+                    pending.append(token)
+                    text = assembler.push(token)
+                    if text:
+                        pieces.append(Piece(text, take_pending()))
+                    if assembler.stopped:
+                        break
+                yield pieces
     except CaldrixError as error:
         raise api_error(error, param=prompt_field) from error
     if tail := assembler.finish():
-        yield Piece(tail, take_pending())
+        yield [Piece(tail, take_pending())]
     if assembler.stopped:
         finish_reason = "stop"
     else:
         assert generation.finish_reason is not None
         finish_reason = generation.finish_reason.value
-    yield Ending(finish_reason, Usage(len(prompt), generated), take_pending())
+    yield [Ending(finish_reason, Usage(len(prompt), generated), take_pending())]

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
+from caldrix.http.encoding import encode_json
+from caldrix.http.sse import encode_event
+
 Json = Mapping[str, object]
 
 
@@ -54,6 +57,22 @@ TEXT = Shape(
 )
 
 
+_MARK = "\0"
+"""Stands for a text; nothing that comes before it in a chunk is written like it."""
+
+
+@frozen
+class TextEvent:
+    """A chunk's event around its text, which alone differs from chunk to chunk."""
+
+    before: bytes
+    after: bytes
+
+    def encode(self, text: str) -> bytes:
+        """The event's bytes."""
+        return self.before + encode_json(text) + self.after
+
+
 @frozen
 class Envelope:
     """What every object of one answer carries: its id, its time (seconds since 1970), its model."""
@@ -91,6 +110,12 @@ class Envelope:
             "choices": [choice],
             **_optional_ids(token_ids),
         }
+
+    def text_event(self) -> TextEvent:
+        """The events of chunks that hold text and nothing else."""
+        event = encode_event(encode_json(self.chunk(_MARK, None, None)))
+        before, _, after = event.partition(encode_json(_MARK))
+        return TextEvent(before, after)
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The chunk after the last, for those who asked for it."""

@@ -1,0 +1,123 @@
+"""From a Program to compiled kernels that run it: plan, machine code, weights, caches, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+
+from caldrix.models.lane import LaneOptions, LaneUnavailable
+from caldrix.models.program import Program
+from caldrix.weights.cache import cache_root
+from caldrix.weights.tensor import Tensor
+from caldrix_cpu import tape
+from caldrix_cpu.arena import Arena
+from caldrix_cpu.assemble import Assembler, units_of
+from caldrix_cpu.cores import cores
+from caldrix_cpu.embeddings import Embeddings, lookup_units
+from caldrix_cpu.formats import Format, choose_format
+from caldrix_cpu.kv_cache import CacheLayout, bytes_of, layout_of
+from caldrix_cpu.library import load_kernels
+from caldrix_cpu.memory import Needs, available_memory, require_memory
+from caldrix_cpu.plan import COMPILED, make_plan
+from caldrix_cpu.runs import MOST_TOKENS
+from caldrix_cpu.step_memory import StepMemory
+from caldrix_cpu.tape_executor import TapeExecutor
+from caldrix_cpu.team import running_team
+from caldrix_cpu.variants import Variant
+from caldrix_cpu.weights import WeightStore, most_bytes
+
+
+@contextmanager
+def tape_executor(
+    program: Program,
+    weights: Mapping[str, Tensor],
+    options: LaneOptions,
+    variant: Variant,
+    compiled: frozenset[type] = COMPILED,
+) -> Iterator[TapeExecutor]:
+    """An executor of compiled kernels while the block lasts; leaving it ends its threads.
+
+    Raises LaneUnavailable for what this machine cannot give: memory, or a compiler's output.
+    """
+    kv_dtype = "f16" if options.kv_dtype == "auto" else options.kv_dtype
+    formats: dict[str, Format] = {}
+
+    def format_of(name: str) -> Format:
+        if name not in formats:
+            formats[name] = choose_format(weights[name], options.dtype, dot=variant.dot)
+        return formats[name]
+
+    plan = make_plan(program, format_of, compiled)
+    caches = [layout_of(cache, options.context, MOST_TOKENS, kv_dtype) for cache in program.caches]
+    weight_bytes = most_bytes(plan, weights)
+    _require(program, options, weight_bytes, caches)
+    units = [*units_of(plan, kv_dtype), *lookup_units(plan, weights)]
+    kernels = load_kernels(variant, units, options.progress)
+    header = np.zeros(tape.HEADER_SIZE, np.int64)
+    threads = min(options.threads or cores().compute_threads, tape.MOST_THREADS)
+    with ExitStack() as stack:
+        memory = stack.enter_context(Arena(weight_bytes))
+        spill = None
+        if options.weight_budget is not None and weight_bytes > options.weight_budget:
+            spill = stack.enter_context(_spill_arena(weight_bytes))
+        store = WeightStore(weights, memory, options.weight_budget, spill)
+        cache_memory = stack.enter_context(Arena(bytes_of(caches, options.rows)))
+        assembler = Assembler(
+            program, plan, store, caches, cache_memory, kernels,
+            options.context, options.rows, f"attend-{kv_dtype}",
+        )  # fmt: skip
+        tape_ = assembler.assemble(lambda count: None)
+        work = kernels["work"].callable(4)
+        team = stack.enter_context(running_team(threads, header, work))
+        step_memory = StepMemory(program, plan, tape_, options, caches, threads, header, stack)
+        embeddings = Embeddings(plan, tape_, weights, kernels, step_memory)
+        run = kernels["run"].callable(2)
+        executor = TapeExecutor(
+            program,
+            weights,
+            options,
+            plan,
+            tape_,
+            caches,
+            team,
+            step_memory,
+            embeddings,
+            run,
+            spill,
+        )
+        try:
+            yield executor
+        finally:
+            executor.leave()
+
+
+def _spill_arena(size: int) -> Arena:
+    folder = cache_root()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Arena(size, spill_to=folder)
+    except OSError as error:
+        raise LaneUnavailable(
+            f"--weight-budget needs room for weights in {folder}: {error.strerror}"
+        ) from error
+
+
+def _require(
+    program: Program, options: LaneOptions, weight_bytes: int, caches: Sequence[CacheLayout]
+) -> None:
+    """Raises LaneUnavailable if weights and full caches are more than is available."""
+    each = sum(
+        2 * layout.kv_heads * layout.padded_dim * layout.value_bytes
+        for layout in caches
+        if not layout.windowed
+    )
+    fixed = sum(2 * layout.row_bytes for layout in caches if layout.windowed)
+    in_memory = weight_bytes
+    if options.weight_budget is not None:
+        in_memory = min(in_memory, options.weight_budget)
+    needs = Needs(
+        weights=in_memory, kv_each_position=options.rows * each, kv_fixed=options.rows * fixed
+    )
+    require_memory(needs, options, available_memory())

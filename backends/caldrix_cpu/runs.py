@@ -1,0 +1,53 @@
+"""A step's slices, cut so that each run of a tape has a bounded number of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import frozen
+
+from caldrix.models.lane import Slice
+
+MOST_TOKENS = 512
+"""Tokens computed in one run; a longer step is several."""
+
+
+@frozen(eq=False)
+class Run:
+    """Slices, or parts of them, whose tokens are computed together."""
+
+    slices: tuple[Slice, ...]
+    tokens: int
+    wanted: int
+
+
+def runs_of(slices: Sequence[Slice]) -> Iterator[Run]:
+    """The slices, cut and drawn together so that each run has a bounded number of tokens."""
+    group: list[Slice] = []
+    room = MOST_TOKENS
+
+    def run() -> Run:
+        return Run(
+            tuple(group), sum(len(part.tokens) for part in group), sum(p.wanted for p in group)
+        )
+
+    if sum(len(each.tokens) for each in slices) <= MOST_TOKENS:
+        group = list(slices)
+        yield run()
+        return
+    for each in slices:
+        done, count = 0, len(each.tokens)
+        while done < count:
+            taken = min(room, count - done)
+            # Of the wanted last tokens, those that fall into this part.
+            rest = count - done - taken
+            wanted = max(0, min(taken, each.wanted - rest))
+            tokens = each.tokens[done : done + taken]
+            group.append(Slice(each.row, each.start + done, tokens, wanted))
+            done += taken
+            room -= taken
+            if room == 0:
+                yield run()
+                group, room = [], MOST_TOKENS
+    if group:
+        yield run()
