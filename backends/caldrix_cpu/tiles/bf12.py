@@ -32,8 +32,8 @@ SmolLM2 135M, decoded from Q4_1 and Q8_0            99.8%  75.4%
 Gemma 3 270M, decoded from Q4_K and others      98 - 100%  75.7%
 ===============================================  ========  =====
 
-Without a nibble for zeros the first would be 96.5%, but decoded Q8_0, Q5_0 and Q6_K next to 0%: they
-hold many exact zeros, and one of them would keep its block plain.
+Without a nibble for zeros the first would be 96.5%, but decoded Q8_0, Q5_0 and Q6_K next to 0%:
+they hold many exact zeros, and one of them would keep its block plain.
 """
 
 from __future__ import annotations
