@@ -7,6 +7,7 @@ A streaming read of weights crosses a page every few hundred nanoseconds; pages 
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -26,25 +27,17 @@ _HUGE_PAGE = 1 << 21
 class Arena:
     """Bytes that are given out from the beginning on; all go when the block is left.
 
-    Memory is taken from the system as it is first written, so an arena may be larger than needed.
-    With ``spill_to`` it is a file in that folder, deleted when it is closed: its bytes come from
-    the disk whenever they are read, as `drop` lets go of them.
+    Memory is taken from the system as it is first written, in huge pages unless ``huge`` is off, so
+    an arena may be larger than needed. With ``spill_to`` it is a file in that folder, deleted when
+    it is closed: its bytes come from the disk whenever they are read, as `drop` lets go of them.
+
+    Raises LaneUnavailable for memory that is not to be had, and OSError for such a file.
     """
 
-    def __init__(self, size: int, spill_to: Path | None = None) -> None:
+    def __init__(self, size: int, spill_to: Path | None = None, *, huge: bool = True) -> None:
         self._used = 0
         size = padded(max(size, 1), mmap.PAGESIZE) + _HUGE_PAGE
-        if spill_to is None:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-            self._memory = mmap.mmap(-1, size, flags=flags)
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                with suppress(OSError):
-                    # A kernel without huge pages refuses the advice; small ones do as well.
-                    self._memory.madvise(mmap.MADV_HUGEPAGE)
-        else:
-            with tempfile.TemporaryFile(dir=spill_to) as file:
-                file.truncate(size)
-                self._memory = mmap.mmap(file.fileno(), size)
+        self._memory = _anonymous(size, huge) if spill_to is None else _spilled(size, spill_to)
         self._bytes: UInt8 | None = np.frombuffer(self._memory, np.uint8)
         self._start = -self._bytes.ctypes.data % _HUGE_PAGE
 
@@ -81,6 +74,32 @@ class Arena:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _anonymous(size: int, huge: bool) -> mmap.mmap:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    try:
+        memory = mmap.mmap(-1, size, flags=flags)
+    except OSError as error:
+        raise LaneUnavailable(
+            f"{size / 2**30:.1f} GiB of memory are not to be had ({error.strerror}); choose a "
+            "smaller --context, --max-batch or model"
+        ) from error
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        # A system without huge pages refuses the advice; small ones do as well.
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _spilled(size: int, folder: Path) -> mmap.mmap:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        # Asked for now: to write to a mapping whose disk is full would end the process.
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
 
 
 def address(array: npt.NDArray[np.generic]) -> int:

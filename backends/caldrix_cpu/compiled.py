@@ -56,14 +56,17 @@ def tape_executor(
     units = [*units_of(plan, kv_dtype), *lookup_units(plan, weights)]
     kernels = load_kernels(variant, units, options.progress)
     header = np.zeros(tape.HEADER_SIZE, np.int64)
-    threads = min(options.threads or cores().compute_threads, tape.MOST_THREADS)
+    threads = options.threads or min(cores().compute_threads, tape.MOST_THREADS)
+    if threads > tape.MOST_THREADS:
+        raise LaneUnavailable(f"--threads is at most {tape.MOST_THREADS} here, got {threads}")
     with ExitStack() as stack:
         memory = stack.enter_context(Arena(weight_bytes))
         spill = None
         if options.weight_budget is not None and weight_bytes > options.weight_budget:
             spill = stack.enter_context(_spill_arena(weight_bytes))
         store = WeightStore(weights, memory, options.weight_budget, spill)
-        cache_memory = stack.enter_context(Arena(bytes_of(caches, options.rows)))
+        # In small pages: huge ones would make most of a row resident with its first token.
+        cache_memory = stack.enter_context(Arena(bytes_of(caches, options.rows), huge=False))
         assembler = Assembler(
             program, plan, store, caches, cache_memory, kernels,
             options.context, options.rows, f"attend-{kv_dtype}",

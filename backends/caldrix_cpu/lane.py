@@ -35,7 +35,7 @@ class CpuLane:
     name = "cpu"
 
     def __init__(self) -> None:
-        self._variant = _chosen_variant(os.environ.get(KERNELS_VARIABLE, "auto"))
+        self._variant = _chosen_variant(os.environ.get(KERNELS_VARIABLE) or "auto")
 
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions

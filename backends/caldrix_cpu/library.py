@@ -24,6 +24,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 from attrs import frozen
 
+import caldrix.errors
 from caldrix.models.lane import LaneUnavailable
 from caldrix.weights.cache import cache_root
 from caldrix.weights.progress import Progress
@@ -32,6 +33,8 @@ from caldrix_cpu.object_file import read_object
 from caldrix_cpu.variants import Variant
 
 _PACKAGE = Path(__file__).parent
+_TRIED_BYTES = 1 << 18
+"""More than a kernel takes."""
 _SOURCES = ("codegen/*.py", "tiles/layouts.py", "tape.py", "variants.py")
 
 
@@ -71,7 +74,10 @@ def cache_key(variant: Variant) -> str:
     for pattern in _SOURCES:
         for path in sorted(_PACKAGE.glob(pattern)):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    for fact in (version("numba"), version("llvmlite"), platform.machine(), platform.system()):
+    facts = [version("numba"), version("llvmlite"), platform.machine(), platform.system()]
+    if variant.cpu is None:
+        facts += [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
+    for fact in facts:
         digest.update(fact.encode() + b"\0")
     return f"{variant.name}-{digest.hexdigest()[:16]}"
 
@@ -100,8 +106,10 @@ def load_kernels(variant: Variant, units: Sequence[str], progress: Progress) -> 
 def _is_writable(directory: Path) -> bool:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            return True
+        with tempfile.TemporaryFile(dir=directory) as file:
+            # A full disk takes a file, and nothing into it.
+            file.write(bytes(_TRIED_BYTES))
+        return True
     except OSError:
         return False
 
@@ -109,8 +117,9 @@ def _is_writable(directory: Path) -> bool:
 def _compile(variant: Variant, directory: Path, units: Sequence[str], progress: Progress) -> None:
     """Runs compilers side by side and tells of each unit that is done."""
     progress.begin(f"compiling kernels for {variant.name}", len(units), unit="pieces")
-    command = [sys.executable, "-m", "caldrix_cpu.codegen.build", variant.name, str(directory)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    # -P: a file in the folder where a user happens to be must not stand in for a module.
+    command = [sys.executable, "-P", "-m", "caldrix_cpu.codegen.build", variant.name]
+    command.append(str(directory))
     reading, writing = os.pipe()
     with ExitStack() as stack:
         told = stack.enter_context(os.fdopen(reading))
@@ -121,7 +130,7 @@ def _compile(variant: Variant, directory: Path, units: Sequence[str], progress: 
                 stdout=writing,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=_environment(),
             )
             for share in _shares(units)
         ]
@@ -146,6 +155,14 @@ def _compile(variant: Variant, directory: Path, units: Sequence[str], progress: 
             )
 
 
+def _environment() -> dict[str, str]:
+    """The compilers': it finds these packages, and none of the user's settings of numba."""
+    packages = [str(Path(path).parents[1]) for path in (caldrix.errors.__file__, __file__)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    search = [*packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**kept, "PYTHONPATH": os.pathsep.join(search)}
+
+
 def _shares(units: Sequence[str]) -> list[list[str]]:
     """The units for each compiler; those that have most in common go to the same one."""
     if usable_cores() == 1:
@@ -164,7 +181,10 @@ def _link(symbol: str, code: bytes) -> Kernel:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return Kernel(engine.get_function_address(symbol), engine)
+    address = engine.get_function_address(symbol)
+    if not address:
+        raise LaneUnavailable(f"the compiled kernels lack the function {symbol}")
+    return Kernel(address, engine)
 
 
 @cache

@@ -101,10 +101,15 @@ class TapeExecutor:
         """Computes the slices; the logits are a view that the next step overwrites."""
         if self._left:
             raise LaneError("the executor's block was left; its memory is gone")
+        rows = [each.row for each in slices]
+        if not rows or len(set(rows)) < len(rows):
+            raise LaneError(f"a step takes slices of rows of their own, got {rows}")
         wanted = 0
         for each in slices:
             self._check(each)
             wanted += each.wanted
+        for each in slices:
+            self._note(each)
         logits = self._memory.logits(wanted)
         done = 0
         for run in runs_of(slices):
@@ -117,7 +122,14 @@ class TapeExecutor:
         self._left = True
 
     def _check(self, part: Slice) -> None:
-        end = part.start + len(part.tokens)
+        """Refuses what would make kernels read or write past their memory, or overwritten keys."""
+        count = len(part.tokens)
+        end = part.start + count
+        if not (0 <= part.row < len(self._reached) and part.start >= 0 and part.wanted <= count):
+            raise LaneError(f"there is no such slice: {part}")
+        lowest, highest = int(part.tokens.min()), int(part.tokens.max())
+        if lowest < 0 or highest >= self.vocab_size:
+            raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
         if end > self._options.context:
             raise LaneError(f"a slice ends past the context of {self._options.context} positions")
         reached = self._reached[part.row]
@@ -128,8 +140,11 @@ class TapeExecutor:
                     f"row {part.row} was computed up to position {reached}, and a layer keeps "
                     f"{ring} positions: it cannot go on from {part.start}"
                 )
-        # What later positions have overwritten stays lost, until the row begins anew.
-        self._reached[part.row] = max(end, reached) if part.start else end
+
+    def _note(self, part: Slice) -> None:
+        """Keeps account of what a slice overwrites: it stays lost until the row begins anew."""
+        end = part.start + len(part.tokens)
+        self._reached[part.row] = max(end, self._reached[part.row]) if part.start else end
 
     def _compute(self, run: Run, logits_row: int) -> None:
         memory, header = self._memory, self._header
@@ -169,15 +184,15 @@ class TapeExecutor:
         def cut(end: int, then: Callable[[Run], None]) -> None:
             nonlocal first, spilled, selected
             parts.append(Part(first, end, then, selected))
-            selected = selected or any(
-                isinstance(item.operation if isinstance(item, ByNumpy) else item, Select)
-                for item in self._plan.items[first : end + 1]
-            )
+            items = self._plan.items[first:end]
+            selected = selected or any(isinstance(item, Select) for item in items)
             spilled = 0
 
         for index, item in enumerate(self._plan.items):
             if isinstance(item, ByNumpy):
-                cut(index, self._by_numpy(program, weights, item, selected))
+                after = any(isinstance(each, Select) for each in self._plan.items[first:index])
+                cut(index, self._by_numpy(program, weights, item, selected or after))
+                selected = selected or isinstance(item.operation, Select)
                 first = index + 1
                 continue
             matrix = self._tape.matrices.get(index)

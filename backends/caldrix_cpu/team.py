@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from caldrix.models.lane import LaneUnavailable
 from caldrix_cpu import tape
 
 Header = npt.NDArray[np.int64]
@@ -78,22 +79,34 @@ class Team:
             if self._stopped[0]:
                 return
 
+    def _start(self) -> None:
+        for thread in self._threads:
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise LaneUnavailable(
+                    f"the system gives no {self.size} threads ({error}); choose fewer --threads"
+                ) from error
+
     def _stop(self) -> None:
         self._stopped[0] = 1
         self._generation[0] += tape.MOST_THREADS + 1
         for semaphore in self._wake:
             semaphore.release()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
 
 @contextmanager
 def running_team(size: int, header: Header, work: Callable[..., int]) -> Iterator[Team]:
-    """A team whose threads live as long as the block."""
+    """A team whose threads live as long as the block.
+
+    Raises LaneUnavailable where the system gives no more threads.
+    """
     team = Team(size, header, work)
-    for thread in team._threads:
-        thread.start()
     try:
+        team._start()
         yield team
     finally:
         team._stop()

@@ -21,6 +21,7 @@ from caldrix.bench.rounds import Spread, Watch, measure
 from caldrix.bench.subject import max_context, open_subject
 from caldrix.cli.options import DtypeFlag, check_positive, read_threads
 from caldrix.cli.progress import TerminalProgress
+from caldrix.cli.termination import ended_by_sigterm
 from caldrix.errors import Refusal
 from caldrix.models.lane import LaneOptions, find_lane
 from caldrix.weights.names import DEFAULT_MODEL, resolve
@@ -80,7 +81,7 @@ def bench(
     thread_count = read_threads(threads)
     lane = find_lane(backend)
     with ExitStack() as stack:
-        with TerminalProgress() as progress:
+        with ended_by_sigterm(), TerminalProgress() as progress:
             resolved = resolve(model, progress)
             cases = _cases(prompt, depth, decode, batch)
             opened = stack.enter_context(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caldrix.cli.progress import TerminalProgress
+from caldrix.cli.termination import ended_by_sigterm
 from caldrix.weights.names import pull as pull_model
 
 
@@ -18,7 +19,7 @@ def pull(model: str, /, *, update: bool = False) -> int:
     update
         Ask the model's source for a newer version even if it is in the cache.
     """
-    with TerminalProgress() as progress:
+    with ended_by_sigterm(), TerminalProgress() as progress:
         resolved = pull_model(model, progress, update=update)
     print(resolved.path)
     return 0

@@ -21,6 +21,7 @@ from caldrix.cli.options import (
     read_threads,
 )
 from caldrix.cli.progress import TerminalProgress
+from caldrix.cli.termination import ended_by_sigterm
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal
@@ -82,7 +83,7 @@ def run(
     budget = None if weight_budget is None else read_size("--weight-budget", weight_budget)
     lane = find_lane(backend)
     with ExitStack() as stack:
-        with TerminalProgress() as progress:
+        with ended_by_sigterm(), TerminalProgress() as progress:
             resolved = resolve(model, progress)
             loaded = stack.enter_context(
                 load_model(

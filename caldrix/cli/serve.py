@@ -27,6 +27,7 @@ from caldrix.cli.options import (
     read_threads,
 )
 from caldrix.cli.progress import TerminalProgress
+from caldrix.cli.termination import ended_by_sigterm
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.errors import Refusal
@@ -130,7 +131,7 @@ def serve(
     sockets = listening.bind(host, port)
     with ExitStack() as stack:
         stack.callback(listening.close, sockets)
-        with TerminalProgress() as progress:
+        with ended_by_sigterm(), TerminalProgress() as progress:
             resolved = resolve(DEFAULT_MODEL if model is None else model, progress)
             loaded = stack.enter_context(
                 load_model(

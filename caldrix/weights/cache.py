@@ -23,12 +23,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cache_root() -> Path:
-    """CALDRIX_CACHE, else caldrix in XDG_CACHE_HOME, else ~/.cache/caldrix."""
+    """CALDRIX_CACHE, else caldrix in XDG_CACHE_HOME, else ~/.cache/caldrix.
+
+    Raises CacheUnusable for a user without a home directory.
+    """
     if chosen := os.environ.get("CALDRIX_CACHE"):
         return Path(chosen).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification has relative paths ignored.
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "caldrix"
+    if Path(base).is_absolute():
+        return Path(base) / "caldrix"
+    try:
+        return Path.home() / ".cache" / "caldrix"
+    except RuntimeError as error:
+        raise CacheUnusable(
+            "there is no home directory for a cache; set CALDRIX_CACHE to a directory"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -20,11 +20,9 @@ from numba import float32
 from caldrix_cpu.codegen.kernel import kernel
 from caldrix_cpu.codegen.lanes import (
     Floats,
-    absolute,
     copy_word,
     fma,
-    larger,
-    largest_lane,
+    largest_magnitude,
     load,
     load_float,
     round_to_even,
@@ -93,7 +91,8 @@ def pack_q8(
     for block in range(columns // _BLOCK):
         low = _value(x, weight, block * _BLOCK, scale)
         high = _value(x, weight, block * _BLOCK + 16, scale)
-        largest = largest_lane(larger(absolute(low), absolute(high)))
+        # Infinite or NaN, it makes the scale so, and with it all that the block is part of.
+        largest = largest_magnitude(low, high)
         step = largest * float32(1.0 / _LEVELS)
         inverse = float32(_LEVELS) / largest if largest > float32(0.0) else float32(0.0)
         low_ints = to_ints(round_to_even(low * splat(inverse)))

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,7 @@ stops at the end of a page and wants to be taught each new stream; asked so, the
 one tile to the next without a pause."""
 
 _HALF_INFINITY = 0x7C00
+_LARGEST_HALF = 65504.0
 
 
 def vector(element: ir.Type, count: int) -> ir.VectorType:
@@ -154,16 +156,29 @@ class Emitter:
         return self.b.bitcast(self.b.or_(result, sign), vector(F32, lanes))
 
     def to_half(self, x: ir.Value) -> ir.Value:
-        """Float32 lanes rounded to float16, as bits where the machine has no such type."""
+        """Float32 lanes rounded to float16, as bits where the machine has no such type.
+
+        Finite numbers past the largest float16 become that; infinities and NaN stay.
+        """
         lanes = x.type.count
+        x = self._within_half(x)
         if machine.TARGET.half:
             return self.b.fptrunc(x, vector(F16, lanes))
         return self.b.trunc(self._half_bits(x), vector(I16, lanes))
 
+    def _within_half(self, x: ir.Value) -> ir.Value:
+        kind = x.type
+        infinite = self.b.fcmp_ordered(
+            "==", self.call("llvm.fabs", kind, x), ir.Constant(kind, [math.inf] * kind.count)
+        )
+        bounded = x
+        for bound, beyond in ((_LARGEST_HALF, ">"), (-_LARGEST_HALF, "<")):
+            limit = ir.Constant(kind, [bound] * kind.count)
+            bounded = self.b.select(self.b.fcmp_ordered(beyond, bounded, limit), limit, bounded)
+        return self.b.select(infinite, x, bounded)
+
     def to_half_scalar(self, x: ir.Value) -> ir.Value:
-        """One float32 rounded to float16."""
-        if machine.TARGET.half:
-            return self.b.fptrunc(x, F16)
+        """One float32 rounded to float16, as `to_half` does it."""
         lanes = self.b.insert_element(ir.Constant(vector(F32, 4), None), x, ir.Constant(I32, 0))
         return self.b.extract_element(self.to_half(lanes), ir.Constant(I32, 0))
 

@@ -176,10 +176,19 @@ def fma(e: Emitter, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
     return e.fma(x, y, z)
 
 
-@instruction(FLOATS, FLOATS)
-def absolute(e: Emitter, x: ir.Value) -> ir.Value:
-    """Each lane without its sign."""
-    return e.call("llvm.fabs", FLOATS.vector, x)
+@instruction(types.float32, FLOATS, FLOATS)
+def largest_magnitude(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The largest of all lanes' magnitudes; NaN if any lane is, else infinity if any is.
+
+    Without their sign, float32 have the order of their bits as integers, and NaN come last.
+    """
+    mask = e.int_constant(0x7FFFFFFF, LANES)
+
+    def larger_int(a: ir.Value, b: ir.Value) -> ir.Value:
+        return e.b.select(e.b.icmp_signed(">", a, b), a, b)
+
+    bits = [e.b.and_(e.b.bitcast(each, INTS.vector), mask) for each in (x, y)]
+    return e.b.bitcast(e.fold(larger_int(*bits), larger_int), F32)
 
 
 @instruction(FLOATS, FLOATS)

@@ -23,7 +23,7 @@ _SPINS = 4000
 
 @kernel
 def barrier(header: int, threads: int) -> None:
-    """Returns once so many threads have called it."""
+    """Returns once so many threads have called it, or the team was stopped meanwhile."""
     if threads == 1:
         return
     arrivals = load_int(header + 8 * tape.ARRIVALS)
@@ -33,11 +33,15 @@ def barrier(header: int, threads: int) -> None:
         store_release(arrivals, 0)
         store_release(phase, before + 1)
         return
+    stopped = load_int(header + 8 * tape.STOPPED)
     spins = 0
     while load_acquire(phase) == before:
         spin_pause()
         spins += 1
         if spins > _SPINS:
+            # The step's own thread may have met an exception on its way here.
+            if load_acquire(stopped):
+                return
             yield_core()
 
 
