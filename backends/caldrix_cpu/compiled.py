@@ -50,6 +50,13 @@ def tape_executor(
         return formats[name]
 
     plan = make_plan(program, format_of, compiled)
+    if others := sorted(
+        name for name, chosen in formats.items() if not chosen.is_of(options.dtype)
+    ):
+        options.progress.note(
+            f"{len(others)} matrices are kept in bf16 instead of {options.dtype}, as their widths "
+            f"are no multiples of 32: {', '.join(others[:3])}{', …' if len(others) > 3 else ''}"
+        )
     caches = [layout_of(cache, options.context, MOST_TOKENS, kv_dtype) for cache in program.caches]
     weight_bytes = most_bytes(plan, weights)
     _require(program, options, weight_bytes, caches)

@@ -16,6 +16,8 @@ from caldrix_cpu.tiles.layouts import LAYOUTS, QuantLayout, padded
 _WORTHWHILE = 0.1
 """Share of blocks in 12 bits under which the headers and the branches cost more than they save."""
 
+_QUANTIZING = ("q8_0", "q4_1")
+
 Dtype = Literal["auto", "f32", "bf16", "q8_0", "q4_1"]
 
 
@@ -47,6 +49,10 @@ class Format:
         layout = LAYOUTS[self.layout]
         return isinstance(layout, QuantLayout) and layout.group == 16
 
+    def is_of(self, dtype: str) -> bool:
+        """Whether it is what a ``dtype`` that quantizes asks for; true for those that don't."""
+        return dtype not in _QUANTIZING or self.layout == dtype.upper()
+
     def columns(self, width: int) -> int:
         """Columns of activations of that width, padded as the layout is."""
         return width if self.kind == tape.KIND_Q8 else padded(width, 4)
@@ -64,7 +70,7 @@ def choose_format(tensor: Tensor, dtype: str, *, dot: bool) -> Format:
         return _exact(tensor)
     if dtype == "f32":
         return Format("F32") if is_quantized(tensor.format) else _exact(tensor)
-    if dtype in ("q8_0", "q4_1"):
+    if dtype in _QUANTIZING:
         layout = LAYOUTS[dtype.upper()]
         if isinstance(layout, QuantLayout) and layout.takes(columns):
             return Format(layout.name)

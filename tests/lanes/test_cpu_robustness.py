@@ -15,7 +15,7 @@ import pytest
 
 from caldrix.models.lane import LaneError, LaneOptions, LaneUnavailable, Slice
 from caldrix.models.program import KvCache, Program, ProgramBuilder
-from caldrix.weights.progress import SILENT
+from caldrix.weights.progress import SILENT, Unit
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu.arena import Arena
 from caldrix_cpu.compiled import tape_executor
@@ -165,6 +165,33 @@ def test_slices_that_make_no_sense_are_refused(slices: list[Slice]) -> None:
         with pytest.raises(LaneError):
             executor.step(slices)
         assert np.isfinite(executor.step([Slice(1, 0, np.array([1, 2]), 1)])).all()
+
+
+class Notes:
+    """A Progress that keeps its notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def begin(self, what: str, total: int | None, done: int = 0, unit: Unit = "bytes") -> None:
+        pass
+
+    def advance(self, count: int) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_width_that_cannot_be_quantized_is_told() -> None:
+    b = ProgramBuilder("test", vocab_size=VOCAB, max_context=64)
+    program = b.logits(b.select(b.embed("e", 48)), "e")
+    table = np.random.default_rng(3).standard_normal((VOCAB, 48)).astype(np.float32)
+    progress = Notes()
+    options = LaneOptions(context=16, dtype="q8_0", progress=progress)
+    with tape_executor(program, {"e": float_tensor(table, name="e")}, options, BEST) as executor:
+        executor.step([Slice(0, 0, np.array([1]), 1)])
+    assert [note for note in progress.notes if "kept in bf16 instead of q8_0" in note]
 
 
 def test_memory_that_is_not_to_be_had_is_refused() -> None:
