@@ -124,18 +124,21 @@ def _compile(variant: Variant, directory: Path, units: Sequence[str], progress: 
     with ExitStack() as stack:
         told = stack.enter_context(os.fdopen(reading))
         errors = stack.enter_context(tempfile.TemporaryFile())
-        compilers = [
-            subprocess.Popen(
-                [*command, *share],
-                stdout=writing,
-                stderr=errors,
-                stdin=subprocess.DEVNULL,
-                env=_environment(),
-            )
-            for share in _shares(units)
-        ]
-        os.close(writing)
+        compilers: list[subprocess.Popen[bytes]] = []
         try:
+            for share in _shares(units):
+                compiler = subprocess.Popen(
+                    [*command, *share],
+                    stdout=writing,
+                    stderr=errors,
+                    # It ends when this end of the pipe is closed, even by this process's death.
+                    stdin=subprocess.PIPE,
+                    env=_environment(),
+                )
+                compilers.append(compiler)
+                assert compiler.stdin is not None
+                stack.callback(compiler.stdin.close)
+            os.close(writing)
             # Ends when the last of them has closed its end of the pipe.
             for _ in told:
                 progress.advance(1)

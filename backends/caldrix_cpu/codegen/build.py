@@ -2,13 +2,14 @@
 
 A unit is ``run``, ``work``, ``attend-f16``, ``attend-f32``, ``matmul-LAYOUT``,
 ``matmul-LAYOUT-exact`` or ``lookup-LAYOUT``. Each becomes ``DIRECTORY/UNIT.kernel``, and its name
-is printed when it is there.
+is printed when it is there. The compiler ends early if its standard input does.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 from caldrix_cpu.object_file import write_object
@@ -19,6 +20,7 @@ def main(arguments: list[str]) -> None:
     """Compiles the units of the command line."""
     variant, directory, *units = arguments
     target = VARIANTS[variant]
+    threading.Thread(target=_end_with_input, daemon=True).start()
     # numba reads these as it is imported.
     if target.cpu is not None:
         os.environ["NUMBA_CPU_NAME"] = target.cpu
@@ -33,6 +35,12 @@ def main(arguments: list[str]) -> None:
         code = compile_unit(unit)
         write_object(Path(directory) / f"{unit}.kernel", code.symbol, code.code)
         print(unit, flush=True)
+
+
+def _end_with_input() -> None:
+    """Ends the process when its standard input does, which whoever asked for kernels holds open."""
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":
