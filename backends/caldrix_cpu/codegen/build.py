@@ -39,7 +39,9 @@ def main(arguments: list[str]) -> None:
 
 def _end_with_input() -> None:
     """Ends the process when its standard input does, which whoever asked for kernels holds open."""
-    sys.stdin.buffer.read()
+    # Not through sys.stdin, whose lock the interpreter wants as it ends.
+    while os.read(0, 1):
+        pass
     os._exit(1)
 
 
