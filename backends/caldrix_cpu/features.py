@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from caldrix_cpu.cores import usable_cores as usable_cores
-
 _INTERESTING = (
     "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
     "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from attrs import frozen
 
 from caldrix.weights.blocks import is_quantized
@@ -17,8 +15,6 @@ _WORTHWHILE = 0.1
 """Share of blocks in 12 bits under which the headers and the branches cost more than they save."""
 
 _QUANTIZING = ("q8_0", "q4_1")
-
-Dtype = Literal["auto", "f32", "bf16", "q8_0", "q4_1"]
 
 
 @frozen

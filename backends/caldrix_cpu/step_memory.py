@@ -24,7 +24,6 @@ SMALL_TOKENS = 8
 _PADDING = 8
 """Rows past a run's tokens that a filled-up group may write."""
 _UNIT_TOKENS = 8
-_RECORD_TAIL = 16
 
 
 class StepMemory:
@@ -194,6 +193,6 @@ def _attention_bytes(
     """Bytes of a thread's scratch, and of the segments that threads share."""
     heads = max((each.heads for each in program.operations if isinstance(each, Attend)), default=0)
     dim = max((layout.padded_dim for layout in caches), default=0)
-    record = 4 * (dim + _RECORD_TAIL)
+    record = 4 * (dim + tape.SEGMENT_TAIL)
     scratch = _PADDING * (4 * tape.SEGMENT + 4 * dim + record * (1 + segments))
     return scratch, min(rows, MOST_TOKENS) * heads * segments * record

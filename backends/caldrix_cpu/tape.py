@@ -97,6 +97,8 @@ UNIT_SIZE = 4
 
 SEGMENT = 128
 """Positions whose attention is summed up by themselves, counted from position 0 on."""
+SEGMENT_TAIL = 16
+"""Floats beside a segment's values: its largest score, its sum, and padding to a cache line."""
 ROOM = 64
 """Bytes at the beginning of a thread's scratch for small things."""
 

@@ -55,8 +55,7 @@ from caldrix_cpu.codegen.values import field, row_of, thread_scratch
 _LOWEST = -3.0e38
 _SEGMENT = tape.SEGMENT
 _SCORE_STRIDE = 4 * _SEGMENT
-_RECORD_TAIL = 16
-"""Floats beside a segment's values: its largest score, its sum, and padding to a cache line."""
+_RECORD_TAIL = tape.SEGMENT_TAIL
 
 
 @kernel

@@ -87,12 +87,6 @@ def load_int(e: Emitter, address: ir.Value) -> ir.Value:
     return e.load(address, I64, 8)
 
 
-@instruction(types.void, types.int64, types.int64)
-def store_int(e: Emitter, address: ir.Value, value: ir.Value) -> None:
-    """One int64."""
-    e.store(address, value, 8)
-
-
 @instruction(types.int64, types.int64)
 def load_byte(e: Emitter, address: ir.Value) -> ir.Value:
     """One byte, unsigned."""
@@ -195,12 +189,6 @@ def largest_magnitude(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
 def round_to_even(e: Emitter, x: ir.Value) -> ir.Value:
     """Each lane's nearest integer, ties to even."""
     return e.call("llvm.rint", FLOATS.vector, x)
-
-
-@instruction(FLOATS, FLOATS)
-def square_root(e: Emitter, x: ir.Value) -> ir.Value:
-    """Each lane's square root."""
-    return e.call("llvm.sqrt", FLOATS.vector, x)
 
 
 @instruction(types.float32, types.float32)
@@ -348,5 +336,3 @@ for _operator, _name in (
     (operator.truediv, "fdiv"),
 ):
     _overload_lanes(_operator, _name)
-
-__all__ = ["FLOATS", "I16", "INTS", "MASK", "instruction"]

@@ -110,20 +110,19 @@ class _QuantTile:
         words: list[ir.Value | None] = [None] * _WORDS
         shift, offset = 0, 0
         for bits in PLANES[self.layout.bits]:
-            mask = e.int_constant(((1 << bits) - 1) * 0x01010101, lanes)
             for number in range(bits):
                 place = e.at(quants, offset + 4 * TILE_ROWS * number)
                 plane = e.load(e.at(place, e.times(self.first, 4)), vector(I32, lanes), 4)
                 for field in range(8 // bits):
                     word = number + bits * field
-                    value = self._field(plane, bits * field, shift, mask, bits)
+                    value = self._field(plane, bits * field, shift, bits)
                     before = words[word]
                     words[word] = value if before is None else e.b.or_(before, value)
             shift += bits
             offset += TILE_ROWS * BLOCK * bits // 8
         return [word for word in words if word is not None]
 
-    def _field(self, plane: ir.Value, at: int, to: int, mask: ir.Constant, bits: int) -> ir.Value:
+    def _field(self, plane: ir.Value, at: int, to: int, bits: int) -> ir.Value:
         """Bits ``at`` and on of each byte, moved to ``to``."""
         e = self.e
         if bits == 8:
