@@ -1,16 +1,20 @@
-"""What a target can do, found out by asking it."""
+"""What a target can do, found out by asking it.
+
+Only a plain sign counts as a lack: a route that isn't there, or a refusal in the contract's own
+words for a model of another kind. Whatever else goes wrong is for the cases to find.
+"""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import Any
 
 import httpx2
 
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
-from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
+from caldrix_conformance.endpoints import CHAT, COMPLETIONS, SYSTEMONE
 from caldrix_conformance.target import Target
 
 _NOT_THERE = frozenset({404, 405, 501})
@@ -23,32 +27,64 @@ PIXEL = (
 
 IMAGE_PART = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
 
+REPETITIVE = "1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2,"
+"""What any proposer guesses the continuation of."""
+
 
 def discover(target: Target, without: Set[Capability]) -> frozenset[Capability]:
-    """The capabilities of ``target``, less those that the person says it is ``without``.
-
-    Only a plain sign counts as a lack: a route that isn't there, or a model that says it has no
-    chat template. Whatever else goes wrong is for the cases to find.
-    """
+    """The capabilities of ``target``, less those that the person says it is ``without``."""
     found = {Capability.SAMPLING, Capability.TOKENS}
-    chat = _try(target, CHAT)
-    if chat is not None and _lacks_template(chat):
-        found.add(Capability.NO_TEMPLATE)
-    elif not _is_missing(chat):
-        found.add(Capability.CHAT)
-    if not _is_missing(_try(target, COMPLETIONS)):
-        found.add(Capability.COMPLETIONS)
-    if not _takes_images(target):
-        found.add(Capability.TEXT_ONLY)
+    found.update(_generation(target))
+    found.update(_systemone(target))
+    found.add(Capability.VISION if _takes_images(target) else Capability.TEXT_ONLY)
+    routes = ((Capability.METRICS, "/metrics"), (Capability.TELEMETRY, "/debug/requests"))
+    found.update(capability for capability, path in routes if not _is_missing(_get(target, path)))
     if is_loopback(httpx2.URL(target.url).host):
         found.add(Capability.LOOPBACK)
     return frozenset(found - without)
 
 
-def _try(target: Target, endpoint: Endpoint, **fields: Any) -> Answer | None:
+def _generation(target: Target) -> Iterator[Capability]:
+    chat = _ask(target, CHAT.path, target.body(CHAT, {}))
+    if chat is not None and _lacks_template(chat):
+        yield Capability.NO_TEMPLATE
+    elif not _is_missing(chat):
+        yield Capability.CHAT
+    fields = {"prompt": REPETITIVE, "max_tokens": 24}
+    completion = _ask(target, COMPLETIONS.path, target.body(COMPLETIONS, fields))
+    if not _is_missing(completion):
+        yield Capability.COMPLETIONS
+    if completion is not None and b'"speculative"' in completion.body:
+        yield Capability.SPECULATION
+
+
+def _systemone(target: Target) -> Iterator[Capability]:
+    # Without instructions and with one option: a decider refuses the first, a chat model neither.
+    question = {"type": "choice", "criteria": {"only": None}}
+    body = {"model": target.model, "state": "s", "questions": {"q": question}}
+    answer = _ask(target, SYSTEMONE, body)
+    if _is_missing(answer):
+        return
+    said = b"" if answer is None else answer.body
+    if b"needs --max-batch 1" in said:
+        yield Capability.BATCHED
+    elif b"needs one" not in said:
+        yield Capability.SYSTEMONE
+        is_decider = b"this model is a decider" in said
+        yield Capability.DECIDER if is_decider else Capability.ZERO_SHOT
+
+
+def _ask(target: Target, path: str, body: object) -> Answer | None:
     """The answer to a small request, or None where the connection broke."""
     try:
-        return target.ask(endpoint, **fields)
+        return target.post(path, body)
+    except httpx2.TransportError:
+        return None
+
+
+def _get(target: Target, path: str) -> Answer | None:
+    try:
+        return target.get(path)
     except httpx2.TransportError:
         return None
 
@@ -63,8 +99,9 @@ def _lacks_template(answer: Answer) -> bool:
 
 
 def _takes_images(target: Target) -> bool:
-    content = [IMAGE_PART, {"type": "text", "text": "Describe it."}]
-    answer = _try(target, CHAT, messages=[{"role": "user", "content": content}])
+    content: list[Any] = [IMAGE_PART, {"type": "text", "text": "Describe it."}]
+    messages = [{"role": "user", "content": content}]
+    answer = _ask(target, CHAT.path, target.body(CHAT, {"messages": messages}))
     return answer is not None and answer.status == 200
 
 

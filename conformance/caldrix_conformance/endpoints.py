@@ -1,4 +1,4 @@
-"""The two generating endpoints, and where each keeps the parts of its answers."""
+"""The endpoints: where the two generating ones keep the parts of their answers."""
 
 from __future__ import annotations
 
@@ -63,3 +63,6 @@ COMPLETIONS = Endpoint(
     chunk_object="text_completion",
 )
 ENDPOINTS = (CHAT, COMPLETIONS)
+
+SYSTEMONE = "/v1/systemone"
+"""The route of typed decisions, whose answers have a form of their own."""

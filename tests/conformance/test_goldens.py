@@ -19,7 +19,7 @@ from caldrix_conformance.goldens import Capture, Kind, Origin
 from caldrix_conformance.resources import goldens_directory
 from caldrix_conformance.run import Settings, judge
 from caldrix_conformance.verdicts import Status
-from tests.conformance.toy_server import MODEL, Toy, serving
+from tests.mutants.toy.server import MODEL, Toy, serving
 
 CLAUSES = ["chat.response.exact", "chat.response.text", "chat.response.printed"]
 

@@ -18,8 +18,12 @@ from caldrix_conformance import resources
 from caldrix_conformance.clauses import Level
 from caldrix_conformance.run import Settings, judge, run
 from caldrix_conformance.verdicts import Ledger, Report, Status
-from tests.conformance.faults import FAULTS, HealthIsJson, SpacedJson
-from tests.conformance.toy_server import Toy, serving
+from tests.mutants.faults import FAULTS
+from tests.mutants.faults.answers import SpacedJson
+from tests.mutants.faults.refusals import HealthIsJson
+from tests.mutants.toy.server import RIGHT, Toy, serving
+
+OF_OTHER_MODELS = frozenset({"chat.response.text", "completions.response.text"})
 
 
 def judged(url: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Report:
@@ -28,23 +32,29 @@ def judged(url: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -
     return report
 
 
-def test_a_right_server_keeps_every_clause() -> None:
-    with serving(Toy()) as url:
+@pytest.mark.parametrize("toy", RIGHT, ids=[toy.__name__ for toy in RIGHT])
+def test_a_right_server_keeps_every_clause(toy: type[Toy]) -> None:
+    with serving(toy()) as url:
         report = judged(url)
     assert report.faults == []
     bad = {v.clause.id: v.seen for v in report.verdicts if v.status in (Status.FAIL, Status.ERROR)}
     assert bad == {}
+    assert not report.capabilities & toy.lacks
     unsupported = {v.clause.id for v in report.verdicts if v.status is Status.UNSUPPORTED}
-    assert unsupported == {
-        # The toy has a chat template, and is not the model of the captured texts.
-        "template.missing.refused",
-        "template.missing.elsewhere",
-        "chat.response.text",
-        "completions.response.text",
+    lacking = {
+        v.clause.id
+        for v in report.verdicts
+        if v.clause.needs & toy.lacks and v.clause.untestable is None
     }
+    # A toy is not the model of the captured texts, either.
+    assert unsupported - OF_OTHER_MODELS == lacking - OF_OTHER_MODELS
     untestable = {v.clause.id for v in report.verdicts if v.clause.untestable is not None}
     assert {v.clause.id for v in report.verdicts if v.status is Status.UNTESTABLE} == untestable
     assert report.exit_status(strict=True) == 0
+
+
+def test_the_right_servers_have_every_capability_together() -> None:
+    assert not frozenset.intersection(*(toy.lacks for toy in RIGHT))
 
 
 @pytest.mark.parametrize("toy", FAULTS, ids=[toy.__name__ for toy in FAULTS])

@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import define, field, frozen
 
-from tests.conformance import toy_model, toy_rules
-from tests.conformance.toy_model import END, TOKENS, Prompt, Sampling
-from tests.conformance.toy_rules import Refused, Rule
+from caldrix_conformance.capabilities import Capability
+from tests.mutants.toy import model as toy_model
+from tests.mutants.toy import rules as toy_rules
+from tests.mutants.toy.model import END, TOKENS, Prompt, Sampling
+from tests.mutants.toy.rules import Refused, Rule
 
 MODEL = "Qwen/Qwen3-0.6B"
-MOST_BYTES = 4 * 1024 * 1024
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 Json = dict[str, Any]
@@ -34,12 +35,45 @@ class Part:
     ids: list[int]
 
 
+RIGHT: list[type[Toy]] = []
+"""The kinds of toys that keep every clause, all together with every capability."""
+
+
+def right(toy: type[Toy]) -> type[Toy]:
+    """Enter a kind of toy that keeps every clause of what it doesn't lack."""
+    RIGHT.append(toy)
+    return toy
+
+
+@right
 @define
 class Toy:
-    """The server's behaviour; a fault is a subclass that overrides one of these."""
+    """The server's behaviour; a kind or a fault is a subclass that overrides one of these."""
 
+    lacks: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.NO_TEMPLATE,
+            Capability.VISION,
+            Capability.SYSTEMONE,
+            Capability.ZERO_SHOT,
+            Capability.DECIDER,
+            Capability.BATCHED,
+            Capability.SPECULATION,
+            Capability.METRICS,
+            Capability.TELEMETRY,
+        }
+    )
+
+    most_bytes: int = 4 * 1024 * 1024
     rules: dict[str, Rule] = field(factory=lambda: dict(toy_rules.FIELDS))
     numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
+
+    def post(self, path: str, body: Json) -> Json | str | Iterator[str]:
+        """The answer to a request: a value, a JSON text, or events. Kinds with more routes add."""
+        if path not in (CHAT, COMPLETIONS):
+            raise Refused(404, "not here")
+        self.check(path, body)
+        return self.events(path, body) if body.get("stream") else self.whole(path, body)
 
     def check(self, path: str, body: Json) -> None:
         if not isinstance(body.get("model"), str):
@@ -263,22 +297,22 @@ class _Handler(BaseHTTPRequestHandler):
             raw = self.body()
             self.toy.check_host(self.headers["Host"])
             body = self.toy.read(self.headers.get("Content-Type", ""), raw)
-            self.toy.check(self.path, body)
-            if body.get("stream"):
+            answer = self.toy.post(self.path, body)
+            if not isinstance(answer, dict | str):
                 # The first event before the status: a refusal is no event.
-                events = self.toy.events(self.path, body)
-                return self.stream(itertools.chain([next(events)], events))
-            answer = self.toy.whole(self.path, body)
+                answer = itertools.chain([next(answer)], answer)
         except Refused as refused:
             return self.refuse(refused)
-        return self.answer(200, self.toy.encode(answer))
+        if isinstance(answer, dict):
+            answer = self.toy.encode(answer)
+        return self.answer(200, answer) if isinstance(answer, str) else self.stream(answer)
 
     def body(self) -> bytes:
         if "Content-Length" in self.headers:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
         else:
             raw = b"".join(self.chunks())
-        if len(raw) > MOST_BYTES:
+        if len(raw) > self.toy.most_bytes:
             raise Refused(413, "too large")
         return raw
 

@@ -1,0 +1,1 @@
+"""Servers that are wrong on purpose, to prove that the suite can tell."""

@@ -1,0 +1,20 @@
+"""The table of faults: broken toy servers, each with the clauses that must show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.mutants.toy.server import Toy
+
+FAULTS: dict[type[Toy], frozenset[str]] = {}
+"""Each broken server, with exactly the clauses that it breaks in their areas."""
+
+
+def breaks(*clause_ids: str) -> Callable[[type[Toy]], type[Toy]]:
+    """Enter a toy in the table of faults."""
+
+    def enter(toy: type[Toy]) -> type[Toy]:
+        FAULTS[toy] = frozenset(clause_ids)
+        return toy
+
+    return enter
