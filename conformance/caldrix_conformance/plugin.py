@@ -24,6 +24,7 @@ from caldrix_conformance.goldens import Goldens
 from caldrix_conformance.marks import MARK, NEEDS_MARK, clauses_of, needs_of
 from caldrix_conformance.resources import in_checkout, spec_directory
 from caldrix_conformance.target import Target
+from caldrix_conformance.traffic import Exchange, Traffic
 from caldrix_conformance.verdicts import Ledger, Observation, Report, Status, lacks
 
 
@@ -184,6 +185,36 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.config.stash[_RUN].ledger.faults.append("pytest failed while running the cases")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """An exchange that a fixture begins is told by each case that uses it."""
+    traffic = request.config.stash[_RUN].target.traffic
+    with traffic.of((fixturedef.baseid, fixturedef.argname)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """An exchange that a case begins is its own."""
+    traffic = item.config.stash[_RUN].target.traffic
+    with traffic.of(item.nodeid):
+        result = yield
+    traffic.forget(item.nodeid)
+    return result
+
+
+def _traffic_of(item: pytest.Item, traffic: Traffic) -> Sequence[Exchange]:
+    """The exchanges of a case and of its fixtures, those that came first first."""
+    assert isinstance(item, pytest.Function)
+    # A fixture may be of the whole suite, of a folder, or of the case's own module.
+    places = ("", *(node.nodeid for node in item.listchain()[1:-1]))
+    owners = [(place, name) for name in item.fixturenames for place in places]
+    told = [exchange for owner in owners for exchange in traffic.told_by(owner)]
+    return [*told, *traffic.told_by(item.nodeid)]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Note what this phase of the case says of its clauses; pytest makes its report after that."""
@@ -191,8 +222,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return
     status, seen = _outcome(call)
     run = item.config.stash[_RUN]
+    unwell = status in (Status.FAIL, Status.ERROR)
+    traffic = _traffic_of(item, run.target.traffic) if unwell else ()
     for clause_id in clauses_of(item):
-        run.ledger.note(Observation(clause_id, item.nodeid, status, seen))
+        run.ledger.note(Observation(clause_id, item.nodeid, status, seen, traffic))
 
 
 def _outcome(call: pytest.CallInfo[None]) -> tuple[Status, str]:

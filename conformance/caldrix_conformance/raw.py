@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import io
 import json
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from caldrix_conformance.endpoints import Endpoint
+from caldrix_conformance.traffic import Exchange
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
 @frozen
@@ -45,27 +52,83 @@ def request_bytes(method: str, path: str, host: str, value: object = None, **hea
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-def read_answer(connection: socket.socket) -> RawAnswer:
-    """The next response on ``connection``. AssertionError where none comes."""
-    response = http.client.HTTPResponse(connection)
-    try:
-        response.begin()
-        body = response.read()
-    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        reason = str(error) or type(error).__name__
-        raise AssertionError(f"no answer on the connection: {reason}") from None
-    headers = {name.lower(): text for name, text in response.getheaders()}
-    return RawAnswer(response.status, headers, body)
+@define
+class Connection:
+    """A connection of a case's own; what goes over it is noted in ``exchange``."""
 
+    socket: socket.socket
+    exchange: Exchange
+    _reader: io.BufferedReader = field(init=False)
 
-def is_closed(connection: socket.socket, within: float) -> bool:
-    """Whether the other side ends the connection in the next ``within`` seconds."""
-    connection.settimeout(within)
-    try:
-        while connection.recv(65536):
-            pass
-    except TimeoutError:
-        return False
-    except ConnectionError:
+    def __attrs_post_init__(self) -> None:
+        self._reader = _Reader(_Receiving(self))
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data``."""
+        self.exchange.sent.add(data)
+        self.socket.sendall(data)
+
+    def answer(self) -> RawAnswer:
+        """The next response. AssertionError where none comes."""
+        response = http.client.HTTPResponse(self.socket)
+        # Read through one note-taking buffer, which keeps what came of the answer after this.
+        response.fp.close()
+        response.fp = self._reader
+        try:
+            response.begin()
+            body = response.read()
+        except (http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:
+            self.exchange.broke = str(error) or type(error).__name__
+            raise AssertionError(f"no answer on the connection: {self.exchange.broke}") from None
+        headers = {name.lower(): text for name, text in response.getheaders()}
+        return RawAnswer(response.status, headers, body)
+
+    def receive(self) -> bytes:
+        """Some bytes, none where the other side has ended. TimeoutError, ConnectionError."""
+        return self._reader.read1(65536)
+
+    def everything(self, within: float) -> bytes:
+        """What comes until the other side ends, or in ``within`` seconds of silence."""
+        self.socket.settimeout(within)
+        pieces: list[bytes] = []
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while data := self.receive():
+                pieces.append(data)
+        return b"".join(pieces)
+
+    def end_sending(self) -> None:
+        """Say that nothing more will be sent."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def closes_within(self, seconds: float) -> bool:
+        """Whether the other side ends the connection before ``seconds`` of silence."""
+        self.socket.settimeout(seconds)
+        try:
+            while self.receive():
+                pass
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
         return True
-    return True
+
+
+class _Reader(io.BufferedReader):
+    def close(self) -> None:
+        """Stay open: a response that has been read closes what it was read from."""
+
+
+class _Receiving(io.RawIOBase):
+    """A connection's incoming bytes as a file."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)
+        count = self._connection.socket.recv_into(view)
+        self._connection.exchange.received.add(bytes(view[:count]))
+        return count

@@ -16,6 +16,8 @@ from caldrix_conformance.answers import Answer, Completion, Streamed
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.errors import TargetUnreachable
+from caldrix_conformance.raw import Connection
+from caldrix_conformance.traffic import RecordingTransport, Traffic
 
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
 """Seconds for a connection, and for each wait for bytes: a slow model is slow, not broken."""
@@ -39,6 +41,7 @@ class Target:
     url: str
     model: str
     client: httpx2.Client
+    traffic: Traffic
     capabilities: frozenset[Capability] = frozenset()
 
     @classmethod
@@ -51,8 +54,13 @@ class Target:
         root = base_url(url)
         # The environment's proxies are for the world outside; a target is where its URL says.
         # Reading the certificates of the world takes longer than many a case.
+        traffic = Traffic()
+        transport = httpx2.HTTPTransport(trust_env=False, verify=root.startswith("https:"))
         with httpx2.Client(
-            base_url=root, timeout=TIMEOUT, trust_env=False, verify=root.startswith("https:")
+            base_url=root,
+            timeout=TIMEOUT,
+            trust_env=False,
+            transport=RecordingTransport(transport, traffic),
         ) as client:
             try:
                 response = client.get("/v1/models")
@@ -61,7 +69,7 @@ class Target:
                     f"no server answers at {root} ({str(error) or type(error).__name__}); "
                     "start one, or give the address of one that runs"
                 ) from error
-            yield cls(root, model or _served_model(root, response), client)
+            yield cls(root, model or _served_model(root, response), client, traffic)
 
     def body(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A request's body: the model, a short question, one token greedily; then ``fields``."""
@@ -130,18 +138,19 @@ class Target:
             yield response
 
     @contextmanager
-    def socket(self) -> Iterator[socket.socket]:
+    def connection(self) -> Iterator[Connection]:
         """A connection of its own, for cases about bytes on the wire."""
         url = httpx2.URL(self.url)
         port = url.port or (443 if url.scheme == "https" else 80)
-        with socket.create_connection((url.host, port), timeout=TIMEOUT.connect) as connection:
-            connection.settimeout(TIMEOUT.read)
+        exchange = self.traffic.begin("a connection")
+        with socket.create_connection((url.host, port), timeout=TIMEOUT.connect) as plain:
+            plain.settimeout(TIMEOUT.read)
             if url.scheme == "https":
                 context = ssl.create_default_context()
-                with context.wrap_socket(connection, server_hostname=url.host) as wrapped:
-                    yield wrapped
+                with context.wrap_socket(plain, server_hostname=url.host) as wrapped:
+                    yield Connection(wrapped, exchange)
             else:
-                yield connection
+                yield Connection(plain, exchange)
 
     @property
     def host_header(self) -> str:

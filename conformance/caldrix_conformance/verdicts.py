@@ -9,6 +9,7 @@ from attrs import Factory, define, frozen
 
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.clauses import Clause, Level
+from caldrix_conformance.traffic import Exchange
 
 
 class Status(Enum):
@@ -36,6 +37,8 @@ class Observation:
     case: str
     status: Status
     seen: str = ""
+    traffic: Sequence[Exchange] = ()
+    """What went over the wire, where all was not well."""
 
 
 @frozen
@@ -46,6 +49,8 @@ class Verdict:
     status: Status
     seen: str
     cases: Sequence[str]
+    failures: Sequence[Observation] = ()
+    """What the cases saw that decided the verdict, where that is a failure or an error."""
 
 
 @define
@@ -67,7 +72,8 @@ class Ledger:
         for status in _WORST_FIRST:
             worst = [one for one in seen if one.status is status]
             if worst:
-                return Verdict(clause, status, worst[0].seen, cases)
+                failures = worst if status in (Status.FAIL, Status.ERROR) else ()
+                return Verdict(clause, status, worst[0].seen, cases, failures)
         if clause.untestable is not None:
             return Verdict(clause, Status.UNTESTABLE, clause.untestable, cases)
         if not has_case:

@@ -13,7 +13,7 @@ from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
 from caldrix_conformance.marks import checks
-from caldrix_conformance.raw import read_answer, request_bytes
+from caldrix_conformance.raw import request_bytes
 from caldrix_conformance.tables import both_endpoints, row
 from caldrix_conformance.target import ABSENT, Target
 
@@ -187,10 +187,10 @@ def test_wrong_method(target: Target, some_endpoint: Endpoint) -> None:
 def test_connection_after_refusal(target: Target, some_endpoint: Endpoint) -> None:
     host = target.host_header
     refused = target.body(some_endpoint, {"top_p": 2})
-    with target.socket() as connection:
-        connection.sendall(request_bytes("POST", some_endpoint.path, host, refused))
-        first = read_answer(connection)
+    with target.connection() as connection:
+        connection.send(request_bytes("POST", some_endpoint.path, host, refused))
+        first = connection.answer()
         assert first.status == 400, f"wanted 400, got {first.seen}"
-        connection.sendall(request_bytes("GET", "/v1/models", host))
-        second = read_answer(connection)
+        connection.send(request_bytes("GET", "/v1/models", host))
+        second = connection.answer()
     assert second.status == 200, f"wanted 200 on the same connection, got {second.seen}"

@@ -9,7 +9,7 @@ import pytest
 
 from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
 from caldrix_conformance.marks import checks
-from caldrix_conformance.raw import read_answer, request_bytes
+from caldrix_conformance.raw import request_bytes
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
@@ -41,12 +41,12 @@ def test_concurrent(target: Target) -> None:
     prompts = ("One, two, three,", "Red, green, and", "Dear Sir or Madam,")
     alone = [target.completions(prompt=prompt, max_tokens=4).text for prompt in prompts]
     with ExitStack() as stack:
-        connections = [stack.enter_context(target.socket()) for _ in prompts]
+        connections = [stack.enter_context(target.connection()) for _ in prompts]
         for connection, prompt in zip(connections, prompts, strict=True):
             body = target.body(COMPLETIONS, {"prompt": prompt, "max_tokens": 4})
             request = request_bytes("POST", COMPLETIONS.path, target.host_header, body)
-            connection.sendall(request)
-        answers = [read_answer(connection) for connection in connections]
+            connection.send(request)
+        answers = [connection.answer() for connection in connections]
     for prompt, wanted, answer in zip(prompts, alone, answers, strict=True):
         assert answer.status == 200, f"{prompt!r} beside others got {answer.seen}"
         text = answer.text(COMPLETIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.marks import checks
-from caldrix_conformance.raw import is_closed, read_answer, request_bytes
+from caldrix_conformance.raw import request_bytes
 from caldrix_conformance.target import Target
 
 CLOSES_WITHIN = 10.0
@@ -69,27 +68,27 @@ def test_compact(texts: list[str]) -> None:
 
 @checks("wire.connection.kept")
 def test_kept(target: Target) -> None:
-    with target.socket() as connection:
+    with target.connection() as connection:
         for _ in range(3):
-            connection.sendall(request_bytes("GET", "/v1/models", target.host_header))
-            answer = read_answer(connection)
+            connection.send(request_bytes("GET", "/v1/models", target.host_header))
+            answer = connection.answer()
             assert answer.status == 200, f"wanted 200, got {answer.seen}"
 
 
 @checks("wire.connection.close")
 def test_close(target: Target) -> None:
-    with target.socket() as connection:
+    with target.connection() as connection:
         request = request_bytes("GET", "/v1/models", target.host_header, Connection="close")
-        connection.sendall(request)
-        assert is_closed(connection, CLOSES_WITHIN), "the connection stays open"
+        connection.send(request)
+        assert connection.closes_within(CLOSES_WITHIN), "the connection stays open"
 
 
 @checks("wire.connection.half-closed")
 def test_half_closed(target: Target) -> None:
-    with target.socket() as connection:
-        connection.sendall(request_bytes("GET", "/v1/models", target.host_header))
-        connection.shutdown(socket.SHUT_WR)
-        answer = read_answer(connection)
+    with target.connection() as connection:
+        connection.send(request_bytes("GET", "/v1/models", target.host_header))
+        connection.end_sending()
+        answer = connection.answer()
     assert answer.status == 200, f"wanted 200, got {answer.seen}"
 
 
@@ -105,12 +104,12 @@ def test_chunked(target: Target, some_endpoint: Endpoint) -> None:
 def test_pieces(target: Target, some_endpoint: Endpoint) -> None:
     value = target.body(some_endpoint, {})
     request = request_bytes("POST", some_endpoint.path, target.host_header, value)
-    with target.socket() as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with target.connection() as connection:
+        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(request), 40):
-            connection.sendall(request[start : start + 40])
+            connection.send(request[start : start + 40])
             time.sleep(0.005)
-        answer = read_answer(connection)
+        answer = connection.answer()
     assert answer.status == 200, f"wanted 200, got {answer.seen}"
 
 
@@ -125,12 +124,10 @@ def test_websocket(target: Target) -> None:
         Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==",
         Sec_WebSocket_Version="13",
     )
-    with target.socket() as connection:
-        connection.sendall(upgrade + b"x")
+    with target.connection() as connection:
+        connection.send(upgrade + b"x")
         # Whatever it answers is its own affair; it must be there afterwards.
-        connection.settimeout(2)
-        with contextlib.suppress(TimeoutError, ConnectionError):
-            connection.recv(65536)
+        connection.everything(within=2)
     target.get("/v1/models").expect(200)
 
 
