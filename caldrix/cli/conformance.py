@@ -6,19 +6,17 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated
 
-from attrs import evolve
-from cyclopts import Parameter
+from attrs import asdict, evolve
 
 from caldrix.errors import CaldrixError, Refusal
 from caldrix.weights.names import DEFAULT_MODEL
-from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.options import Options, Settings
 from caldrix_conformance.resources import spec_directory
-from caldrix_conformance.run import Settings, run
+from caldrix_conformance.run import run
 
+_DEFAULTS = Options()
 _ADDRESS = "address"
 _STOPS_WITHIN = 10.0
 """Seconds for a server that has nothing left to do."""
@@ -28,57 +26,19 @@ class ServerNotStarted(CaldrixError):
     """The server that the suite was to judge ended before it was ready."""
 
 
-def conformance(
-    url: str | None = None,
-    /,
-    *,
-    contract: str = "caldrix",
-    model: str | None = None,
-    without: Annotated[tuple[Capability, ...], Parameter(negative=())] = (),
-    only: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    strict: bool = False,
-    json: Path | None = None,
-    verbose: bool = False,
-    write_goldens: bool = False,
-) -> int:
+def conformance(url: str | None = None, /, *, options: Options = _DEFAULTS) -> int:
     """Judge a server by the clauses of its contract, whoever wrote it.
 
     Parameters
     ----------
     url
         Where the server is, as in http://localhost:8425; without it one is started on smollm2.
-    contract
-        The contract to judge it by.
-    model
-        The model to ask for; by default the one that /v1/models names.
-    without
-        A capability that the server lacks; may be repeated.
-    only
-        Judge only the clauses whose id matches this pattern, as in 'chat.*'; may be repeated.
-    strict
-        Let a broken should fail the run as well.
-    json
-        Write the whole report to this file.
-    verbose
-        Show the clauses that are kept, too.
-    write_goldens
-        Write the goldens from this server's answers. Only in a checkout; read the difference.
     """
-    settings = Settings(
-        url=url or "",
-        contract=contract,
-        model=model,
-        without=[capability.value for capability in without],
-        only=only,
-        strict=strict,
-        json=json,
-        verbose=verbose,
-        write_goldens=write_goldens,
-    )
+    settings = Settings(url=url or "", **asdict(options, recurse=False))
     if url is not None:
         return run(settings)
     try:
-        spec_directory(contract)
+        spec_directory(options.contract)
     except SuiteError as error:
         raise Refusal(str(error)) from None
     with _own_server() as address:

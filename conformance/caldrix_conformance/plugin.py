@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 
 import attrs
 import httpx2
@@ -23,7 +24,7 @@ from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.goldens import Goldens
 from caldrix_conformance.marks import MARK, NEEDS_MARK, clauses_of, needs_of
 from caldrix_conformance.resources import in_checkout, spec_directory
-from caldrix_conformance.target import Target
+from caldrix_conformance.target import TIMEOUT, Target
 from caldrix_conformance.traffic import Exchange, Traffic
 from caldrix_conformance.verdicts import Ledger, Observation, Report, Status, lacks
 
@@ -36,6 +37,7 @@ class Run:
     target: Target
     only: Sequence[str]
     ledger: Ledger = field(factory=Ledger)
+    began: datetime = field(factory=lambda: datetime.now(UTC))
     declared: frozenset[str] = frozenset()
     """The ids of the clauses that some case judges."""
 
@@ -57,6 +59,8 @@ class Run:
                 if self.in_scope(clause.id)
             ],
             faults=self.ledger.faults,
+            began=self.began,
+            seconds=(datetime.now(UTC) - self.began).total_seconds(),
         )
 
 
@@ -75,6 +79,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--target", metavar="URL", help="the server to judge")
     group.addoption("--model", metavar="NAME", help="its model; default: what /v1/models names")
     group.addoption("--contract", default="caldrix", help="the contract to judge it by")
+    group.addoption(
+        "--timeout",
+        type=float,
+        default=TIMEOUT,
+        metavar="SECONDS",
+        help="how long to wait for bytes before an answer counts as missing",
+    )
     group.addoption(
         "--without",
         action="append",
@@ -112,7 +123,9 @@ def pytest_configure(config: pytest.Config) -> None:
     stack = config.stash[_OPEN] = ExitStack()
     try:
         spec = load_spec(spec_directory(config.getoption("--contract")))
-        target = stack.enter_context(Target.connect(url, config.getoption("--model")))
+        target = stack.enter_context(
+            Target.connect(url, config.getoption("--model"), config.getoption("--timeout"))
+        )
     except SuiteError as error:
         raise pytest.UsageError(str(error)) from error
     without = frozenset(map(Capability, config.getoption("--without")))
@@ -221,6 +234,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.excinfo is None and call.when != "call":
         return
     status, seen = _outcome(call)
+    seen = _printable(seen)
     run = item.config.stash[_RUN]
     unwell = status in (Status.FAIL, Status.ERROR)
     traffic = _traffic_of(item, run.target.traffic) if unwell else ()
@@ -241,6 +255,13 @@ def _outcome(call: pytest.CallInfo[None]) -> tuple[Status, str]:
     if isinstance(error, httpx2.RequestError | ConnectionError | TimeoutError):
         return Status.FAIL, f"no answer: {str(error) or type(error).__name__}"
     return Status.ERROR, f"{type(error).__name__}: {error}"
+
+
+def _printable(text: str) -> str:
+    """``text`` as one line that no terminal and no XML stumbles over, whatever a target sent."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 @pytest.fixture(scope="session")

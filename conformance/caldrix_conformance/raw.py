@@ -101,8 +101,12 @@ class Connection:
         self.socket.shutdown(socket.SHUT_WR)
 
     def closes_within(self, seconds: float) -> bool:
-        """Whether the other side ends the connection before ``seconds`` of silence."""
-        self.socket.settimeout(seconds)
+        """Whether the other side ends the connection before ``seconds`` of silence.
+
+        No wait is longer than the run's own time-out.
+        """
+        most = self.socket.gettimeout()
+        self.socket.settimeout(seconds if most is None else min(seconds, most))
         try:
             while self.receive():
                 pass

@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import syrupy
-from attrs import frozen
 from rich.console import Console
 
 from caldrix_conformance import plugin
 from caldrix_conformance.clauses import load_spec
 from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.options import Settings
 from caldrix_conformance.progress import ProgressBar
-from caldrix_conformance.report import print_report, report_json
+from caldrix_conformance.reports import print_report, probe_files, write_files
 from caldrix_conformance.resources import CASES, spec_directory
 from caldrix_conformance.target import Target
 from caldrix_conformance.verdicts import Report
 
 # What a person's shell may set for their own test runs, and would change ours.
 _PYTEST_VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
-
-
-@frozen(kw_only=True)
-class Settings:
-    """What a person may ask of a run."""
-
-    url: str
-    contract: str = "caldrix"
-    model: str | None = None
-    without: Sequence[str] = ()
-    only: Sequence[str] = ()
-    strict: bool = False
-    json: Path | None = None
-    verbose: bool = False
-    """Show every clause, also those that are kept."""
-    write_goldens: bool = False
 
 
 def run(settings: Settings) -> int:
@@ -49,15 +32,15 @@ def run(settings: Settings) -> int:
     itself failed; 2: there is nothing to judge, said in one line on stderr.
     """
     try:
+        probe_files(settings)
         report = judge(settings)
         if report is None:
             return 2
-        if settings.json is not None:
-            _write(settings.json, report_json(report))
+        print_report(report, Console(), every_clause=settings.verbose)
+        write_files(report, settings)
     except SuiteError as error:
         print(error, file=sys.stderr)
         return 2
-    print_report(report, Console(), every_clause=settings.verbose)
     return report.exit_status(strict=settings.strict)
 
 
@@ -69,7 +52,7 @@ def judge(settings: Settings) -> Report | None:
     if not __debug__:
         raise SuiteError("python -O takes the checks out of the cases; run the suite without it")
     load_spec(spec_directory(settings.contract))
-    with Target.connect(settings.url, settings.model):
+    with Target.connect(settings.url, settings.model, settings.timeout):
         pass
     keeper = _ReportKeeper()
     with _own_pytest():
@@ -110,8 +93,9 @@ def _arguments(settings: Settings) -> list[str]:
         *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:capture"),
         f"--target={settings.url}",
         f"--contract={settings.contract}",
+        f"--timeout={settings.timeout}",
         *([f"--model={settings.model}"] if settings.model is not None else ()),
-        *(f"--without={name}" for name in settings.without),
+        *(f"--without={capability.value}" for capability in settings.without),
         *(f"--only={glob}" for glob in settings.only),
         *(["--write-goldens"] if settings.write_goldens else ()),
     ]
@@ -124,10 +108,3 @@ def _own_pytest() -> Iterator[None]:
         yield
     finally:
         os.environ.update(kept)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise SuiteError(f"the report can't be written to {path}: {error.strerror}") from error

@@ -19,8 +19,10 @@ from caldrix_conformance.errors import TargetUnreachable
 from caldrix_conformance.raw import Connection
 from caldrix_conformance.traffic import RecordingTransport, Traffic
 
-TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
-"""Seconds for a connection, and for each wait for bytes: a slow model is slow, not broken."""
+TIMEOUT = 60.0
+"""Seconds for each wait for bytes: a slow model is slow, not broken."""
+CONNECT_TIMEOUT = 5.0
+"""Seconds for a connection."""
 
 QUESTION = "What is the capital of France?"
 
@@ -42,11 +44,15 @@ class Target:
     model: str
     client: httpx2.Client
     traffic: Traffic
+    timeout: float = TIMEOUT
+    """Seconds for each wait for bytes."""
     capabilities: frozenset[Capability] = frozenset()
 
     @classmethod
     @contextmanager
-    def connect(cls, url: str, model: str | None = None) -> Iterator[Self]:
+    def connect(
+        cls, url: str, model: str | None = None, timeout: float = TIMEOUT
+    ) -> Iterator[Self]:
         """Reach the server at ``url`` and learn its model's name, unless ``model`` gives it.
 
         Raises TargetUnreachable when no server answers or /v1/models names no model.
@@ -58,7 +64,7 @@ class Target:
         transport = httpx2.HTTPTransport(trust_env=False, verify=root.startswith("https:"))
         with httpx2.Client(
             base_url=root,
-            timeout=TIMEOUT,
+            timeout=httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT),
             trust_env=False,
             transport=RecordingTransport(transport, traffic),
         ) as client:
@@ -69,7 +75,8 @@ class Target:
                     f"no server answers at {root} ({str(error) or type(error).__name__}); "
                     "start one, or give the address of one that runs"
                 ) from error
-            yield cls(root, model or _served_model(root, response), client, traffic)
+            served = model or _served_model(root, response)
+            yield cls(root, served, client, traffic, timeout)
 
     def body(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A request's body: the model, a short question, one token greedily; then ``fields``."""
@@ -143,8 +150,8 @@ class Target:
         url = httpx2.URL(self.url)
         port = url.port or (443 if url.scheme == "https" else 80)
         exchange = self.traffic.begin("a connection")
-        with socket.create_connection((url.host, port), timeout=TIMEOUT.connect) as plain:
-            plain.settimeout(TIMEOUT.read)
+        with socket.create_connection((url.host, port), timeout=CONNECT_TIMEOUT) as plain:
+            plain.settimeout(self.timeout)
             if url.scheme == "https":
                 context = ssl.create_default_context()
                 with context.wrap_socket(plain, server_hostname=url.host) as wrapped:

@@ -30,8 +30,8 @@ class Side:
 
     @property
     def text(self) -> str:
-        """The bytes for reading; what is no UTF-8 is shown as escapes, what is left out is told."""
-        text = self.kept.decode("utf-8", "backslashreplace")
+        """The bytes for reading: what can't be shown as escapes, and how much is left out."""
+        text = "".join(map(_shown, self.kept.decode("utf-8", "backslashreplace")))
         rest = self.total - len(self.kept)
         return f"{text}\n… {rest:,} more bytes" if rest else text
 
@@ -126,6 +126,10 @@ class _Tee(httpx2.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _shown(char: str) -> str:
+    return char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
 
 
 def _head(first: str, headers: httpx2.Headers) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import Enum
 
 from attrs import Factory, define, frozen
@@ -94,6 +95,9 @@ class Report:
     capabilities: frozenset[Capability]
     verdicts: Sequence[Verdict]
     faults: Sequence[str]
+    began: datetime
+    """In UTC."""
+    seconds: float
 
     def counts(self) -> Mapping[Status, int]:
         """How many clauses have each status."""

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from caldrix.cli.conformance import ServerNotStarted, _address, conformance
+from caldrix_conformance.options import Options
 
 
 def test_on_a_server_of_its_own(smollm2_path: Path, tmp_path: Path) -> None:
     assert smollm2_path.exists()
     path = tmp_path / "report.json"
     only = ("health.*", "models.*", "chat.response.*")
-    assert conformance(strict=True, only=only, json=path) == 0
+    assert conformance(options=Options(strict=True, only=only, json=path)) == 0
     report = json.loads(path.read_text())
     assert report["model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
     statuses = {clause["id"]: clause["status"] for clause in report["clauses"]}

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from caldrix_conformance import resources
+from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.clauses import Level
-from caldrix_conformance.run import Settings, judge, run
+from caldrix_conformance.options import Settings
+from caldrix_conformance.run import judge, run
 from caldrix_conformance.verdicts import Ledger, Report, Status
 from tests.mutants.faults import FAULTS
 from tests.mutants.faults.answers import SpacedJson
@@ -26,7 +28,7 @@ from tests.mutants.toy.server import RIGHT, Toy, serving
 OF_OTHER_MODELS = frozenset({"chat.response.text", "completions.response.text"})
 
 
-def judged(url: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Report:
+def judged(url: str, *, only: Sequence[str] = (), without: Sequence[Capability] = ()) -> Report:
     report = judge(Settings(url=url, only=only, without=without))
     assert report is not None
     return report
@@ -77,9 +79,8 @@ def test_strict_counts_a_broken_should() -> None:
 
 def test_a_capability_said_to_lack_is_not_judged() -> None:
     with serving(Toy()) as url:
-        report = judged(
-            url, without=["sampling", "chat"], only=["sampling.*", "chat.*", "fields.*"]
-        )
+        without = (Capability.SAMPLING, Capability.CHAT)
+        report = judged(url, without=without, only=["sampling.*", "chat.*", "fields.*"])
     seen = {v.clause.id: v.status for v in report.verdicts}
     assert seen["sampling.top-k.one"] is Status.UNSUPPORTED
     assert seen["chat.response.id"] is Status.UNSUPPORTED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from caldrix_conformance.capabilities import Capability
@@ -85,5 +87,7 @@ def test_exit_status(
         capabilities=CHAT,
         verdicts=[Verdict(clause(level), status, "", [])],
         faults=faults,
+        began=datetime(2026, 1, 1, tzinfo=UTC),
+        seconds=1.0,
     )
     assert (report.exit_status(strict=False), report.exit_status(strict=True)) == (lax, strict)

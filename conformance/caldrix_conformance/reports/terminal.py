@@ -1,10 +1,9 @@
-"""A run's report, for people and as JSON."""
+"""A run's report for people, on a terminal."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
+from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
@@ -34,21 +33,8 @@ def print_report(report: Report, console: Console, *, every_clause: bool = False
         console.print(_table(shown))
     for fault in report.faults:
         console.print(Text(f"the suite failed: {fault}", style=_STYLES[Status.ERROR]))
+    console.print(_areas(report))
     console.print(_summary(report))
-
-
-def report_json(report: Report) -> str:
-    """The whole report as JSON text, one clause after the other in the spec's order."""
-    value = {
-        "contract": report.contract,
-        "target": report.target,
-        "model": report.model,
-        "capabilities": sorted(capability.value for capability in report.capabilities),
-        "counts": {status.value: count for status, count in report.counts().items()},
-        "faults": list(report.faults),
-        "clauses": [_verdict_json(verdict) for verdict in report.verdicts],
-    }
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _table(verdicts: list[Verdict]) -> Table:
@@ -65,6 +51,20 @@ def _table(verdicts: list[Verdict]) -> Table:
             Text(verdict.status.value, style=_STYLES[verdict.status]),
             Text(seen),
         )
+    return table
+
+
+def _areas(report: Report) -> Table:
+    """How many clauses of each area have each status, leaving out statuses that none has."""
+    shown = [status for status, count in report.counts().items() if count]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("area", no_wrap=True)
+    for status in shown:
+        table.add_column(status.value, justify="right", style=_STYLES[status])
+    for area, group in groupby(report.verdicts, key=lambda verdict: verdict.clause.area):
+        statuses = [verdict.status for verdict in group]
+        counts = (statuses.count(status) for status in shown)
+        table.add_row(area, *(str(count) if count else "" for count in counts))
     return table
 
 
@@ -85,17 +85,3 @@ def _broken_levels(report: Report) -> Iterator[str]:
         broken = len(report.broken(level))
         if broken:
             yield f"\n{broken} of level {level.value} broken"
-
-
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    clause = verdict.clause
-    return {
-        "id": clause.id,
-        "level": clause.level.value,
-        "status": verdict.status.value,
-        "promise": clause.promise,
-        "where": clause.where,
-        "source": clause.source.value,
-        "seen": verdict.seen,
-        "cases": list(verdict.cases),
-    }
