@@ -8,6 +8,10 @@ caldrix := quote(bin / "caldrix")
 # Where the peers that benchmarks compare with are installed; `just peers=…` names another place.
 peers := justfile_directory() / ".venv-peers"
 
+# Where the server is installed that `conformance-foreign` judges, and which version of it.
+foreign := justfile_directory() / ".venv-foreign"
+foreign_package := "llama-cpp-python[server]==0.3.36"
+
 export PATH := bin + ":" + env("PATH")
 
 # List the recipes
@@ -32,11 +36,20 @@ serve *arguments:
 conformance *arguments:
     {{ caldrix }} conformance {{ arguments }}
 
-# Write the golden captures anew, to be reviewed in the diff
-goldens *arguments:
-    {{ caldrix }} conformance --write-goldens {{ arguments }}
+# Judge servers that others wrote, and ours beside them: llama-cpp-python, and llama-server on the PATH
+conformance-foreign *arguments: _foreign
+    {{ python }} -m tests.foreign --python {{ quote(foreign / "bin/python") }} {{ arguments }}
 
-# Show the clauses added, changed and removed since a revision
+# Write the golden captures anew, and how sure the model is of them, to be reviewed in the diff
+goldens *arguments:
+    #!/usr/bin/env bash
+    set -uo pipefail
+    {{ caldrix }} conformance --write-goldens {{ arguments }}
+    status=$?
+    if [ "$status" = 2 ]; then exit 2; fi
+    {{ python }} -m tests.references.golden_margins && exit "$status"
+
+# Show the clauses added, changed and removed since a revision (where this work left origin/main)
 spec-diff *arguments:
     {{ python }} -m caldrix_conformance.spec_diff {{ arguments }}
 
@@ -68,3 +81,15 @@ _peers:
     # Built anew: a wheel in pip's cache may have been built otherwise, or on another machine.
     CMAKE_ARGS=-DGGML_NATIVE=ON "$peers/bin/python" -m pip install --verbose --no-cache-dir \
         --no-binary llama-cpp-python --editable '.[bench]'
+
+# The foreign server's environment
+_foreign:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    foreign={{ quote(foreign) }}
+    if "$foreign/bin/python" -c 'import llama_cpp.server.app' 2>/dev/null &&
+        grep -qxF {{ quote(foreign_package) }} "$foreign/installed" 2>/dev/null; then exit; fi
+    echo "making $foreign: it builds llama.cpp once, which takes some minutes" >&2
+    {{ python }} -m venv "$foreign"
+    "$foreign/bin/python" -m pip install {{ quote(foreign_package) }}
+    echo {{ quote(foreign_package) }} >"$foreign/installed"

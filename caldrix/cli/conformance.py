@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from attrs import asdict, evolve
 
+from caldrix.cli.termination import ended_by_sigterm
 from caldrix.errors import CaldrixError, Refusal
 from caldrix.weights.names import DEFAULT_MODEL
 from caldrix_conformance.errors import SuiteError
@@ -41,16 +42,19 @@ def conformance(url: str | None = None, /, *, options: Options = _DEFAULTS) -> i
         spec_directory(options.contract)
     except SuiteError as error:
         raise Refusal(str(error)) from None
-    with _own_server() as address:
+    with own_server() as address:
         return run(evolve(settings, url=address))
 
 
 @contextmanager
-def _own_server() -> Iterator[str]:
+def own_server() -> Iterator[str]:
     """A server on the embedded model and a free port; gives its address, and ends it."""
     entry = "from caldrix.cli.main import main; main()"
     command = [sys.executable, "-c", entry, "serve", DEFAULT_MODEL, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with (
+        ended_by_sigterm(as_interrupt=True),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+    ):
         assert server.stdout is not None
         try:
             yield _address(server.stdout)

@@ -34,6 +34,10 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "caldrix.cli.conformance:conformance",
         "Judge a server by the clauses of its contract, whoever wrote it.",
     ),
+    "spec": (
+        "caldrix.cli.spec:app",
+        "List a contract's clauses, what a run tests of them, and what changed since a revision.",
+    ),
 }
 
 

@@ -199,6 +199,10 @@ class Http1(H11Protocol):
         if request.http_version not in {b"1.0", b"1.1"}:
             await self.refuse(505, "this server speaks HTTP/1.1")
             return
+        if request.method != request.method.upper():
+            # Methods are told apart by case (RFC 9110, 9.1), which the framework forgets.
+            await self.refuse(501, "the method is unknown; methods are written in capitals")
+            return
         target, headers = _origin_form(request)
         if not _TARGET.match(target):
             await self.refuse(400, "the request's target must be a path that begins with /")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from attrs import asdict
-from cyclopts import App
+from cyclopts import App, CycloptsError
 
 from caldrix_conformance.options import Options, Settings
 from caldrix_conformance.run import run
@@ -29,5 +30,14 @@ def main(url: str, /, *, options: Options = _DEFAULTS) -> int:
     return run(Settings(url=url, **asdict(options, recurse=False)))
 
 
+def _execute(arguments: Sequence[str]) -> int:
+    try:
+        status = app(arguments, exit_on_error=False, result_action="return_value")
+    except CycloptsError:
+        # It has been printed.
+        return 2
+    return status if isinstance(status, int) else 0
+
+
 if __name__ == "__main__":
-    sys.exit(app(sys.argv[1:]))
+    sys.exit(_execute(sys.argv[1:]))

@@ -13,12 +13,11 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from caldrix_conformance.brief import answered
 from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.events import Event, parse_events
 
 JsonObject = dict[str, Any]
-
-_MOST_SHOWN = 300
 
 
 @frozen
@@ -53,13 +52,13 @@ class Answer:
     headers: Mapping[str, str]
     """By lower-case name."""
     body: bytes = field(repr=False)
+    asked: str = ""
+    """What the request asked for, in short, for messages; "" where its path says it."""
 
     @property
     def seen(self) -> str:
-        """The status and the beginning of the body, for messages."""
-        text = self.body.decode("utf-8", "replace")
-        shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-        return f"{self.method} {self.path} answered {self.status} {shown!r}"
+        """What was asked and answered, in short, for messages."""
+        return f"{self.method} {self.path}{self.asked} answered {answered(self.status, self.body)}"
 
     def expect(self, status: int) -> Answer:
         """This answer, which must have ``status``."""
@@ -71,7 +70,7 @@ class Answer:
         """The JSON object that the body must be."""
         try:
             value = json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise AssertionError(f"the body is not JSON ({error}); {self.seen}") from None
         assert isinstance(value, dict), f"the body is not a JSON object; {self.seen}"
         return value
@@ -134,6 +133,7 @@ class Streamed:
             listed = chunk.get("choices")
             assert isinstance(listed, list), f"a chunk without choices: {chunk}"
             assert len(listed) <= 1, f"a chunk with more than one choice: {chunk}"
+            assert all(isinstance(one, dict) for one in listed), f"no choice: {chunk}"
             choices.extend(listed)
         assert choices, f"no chunk has a choice; {self.answer.seen}"
         return choices
@@ -188,9 +188,12 @@ class Streamed:
         """The ids of all chunks, joined."""
         joined: list[int] = []
         for chunk in self.chunks:
-            choice = (chunk.get("choices") or [{}])[0]
-            ids = read_ids(chunk.get("token_ids", choice.get("token_ids")))
-            joined.extend(ids or ())
+            choices = chunk.get("choices") or [{}]
+            try:
+                ids = chunk.get("token_ids", choices[0].get("token_ids"))
+            except (LookupError, TypeError, AttributeError):
+                raise AssertionError(f"a chunk's choices are {choices!r}") from None
+            joined.extend(read_ids(ids) or ())
         return tuple(joined)
 
 

@@ -1,12 +1,12 @@
 """The canonical form of an answer: what two right answers to one request have in common.
 
-Ids and times are redacted, text deltas that follow each other become one, and for a shape every
-value gives way to its type. Framing is judged apart (`caldrix_conformance.events`).
+Ids and times are redacted, text deltas that follow each other become one, how often guesses at
+tokens went well is left out, and for a shape every value gives way to its type. Framing is judged
+apart (`caldrix_conformance.events`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,10 +29,52 @@ def _form(answer: Answer, reduce: Callable[[dict[str, Any]], Any]) -> dict[str, 
     media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     form: dict[str, Any] = {"status": answer.status, "content_type": media_type}
     if media_type == "text/event-stream":
-        form["chunks"] = [reduce(chunk) for chunk in merge_deltas(chunks_of(answer.body))]
+        chunks = merge_deltas(chunks_of(answer.body))
+        form["chunks"] = [reduce(_without_guesses(chunk)) for chunk in chunks]
     else:
-        form["body"] = reduce(answer.object)
+        form["body"] = reduce(_without_guesses(answer.object))
     return form
+
+
+def _without_guesses(value: dict[str, Any]) -> dict[str, Any]:
+    """``value`` without what its usage says of speculation, which depends on earlier requests."""
+    usage = value.get("usage")
+    if not isinstance(usage, dict) or "speculative" not in usage:
+        return value
+    return {**value, "usage": _without(usage, "speculative")}
+
+
+def told(form: dict[str, Any]) -> dict[str, Any]:
+    """What a generated answer tells, of a canonical form: the text, why it ends, and the counts.
+
+    A stream tells the same as a whole answer, and members beyond those tell nothing. Any other
+    answer is all that it tells.
+    """
+    parts = form["chunks"] if "chunks" in form else [form["body"]]
+    if not any("choices" in part for part in parts):
+        return form
+    words: dict[str, Any] = {"status": form["status"], "text": "", "finish_reason": None}
+    for part in parts:
+        usage = part.get("usage")
+        if isinstance(usage, dict):
+            words["usage"] = {name: usage[name] for name in _COUNTS if name in usage}
+        choices = part.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else {}
+        if not isinstance(choice, dict):
+            continue
+        said = choice.get("message", choice.get("delta", choice))
+        text = said.get("content", said.get("text")) if isinstance(said, dict) else None
+        if isinstance(text, str):
+            words["text"] += text
+        ids = part.get("token_ids", choice.get("token_ids"))
+        if isinstance(ids, list):
+            words["token_ids"] = [*words.get("token_ids", ()), *ids]
+        if choice.get("finish_reason") is not None:
+            words["finish_reason"] = choice["finish_reason"]
+    return words
+
+
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def redact(value: dict[str, Any]) -> dict[str, Any]:
@@ -76,31 +118,8 @@ _TYPE_NAMES = {
 }
 
 
-def first_difference(stored: Any, seen: Any, path: str = "") -> str | None:
-    """Where two JSON values first differ, as a sentence; None where they are equal."""
-    if isinstance(stored, dict) and isinstance(seen, dict):
-        for name in dict.fromkeys((*stored, *seen)):
-            here = f"{path}.{name}".lstrip(".")
-            if name not in seen:
-                return f"{here} is missing"
-            if name not in stored:
-                return f"{here} is not in the golden: {json.dumps(seen[name])}"
-            difference = first_difference(stored[name], seen[name], here)
-            if difference is not None:
-                return difference
-        return None
-    if isinstance(stored, list) and isinstance(seen, list):
-        if len(stored) != len(seen):
-            return f"{path} has {len(seen)} items, in the golden {len(stored)}"
-        pairs = enumerate(zip(stored, seen, strict=True))
-        found = (first_difference(one, other, f"{path}[{i}]") for i, (one, other) in pairs)
-        return next((difference for difference in found if difference is not None), None)
-    if stored == seen and type(stored) is type(seen):
-        return None
-    return f"{path} is {json.dumps(seen)}, in the golden {json.dumps(stored)}"
-
-
-_MERGED = ("content", "text", "token_ids")
+_MERGED = {"content": str, "text": str, "token_ids": list}
+"""Members that are joined end to end, and what they must be for that."""
 
 
 def _frame(chunk: dict[str, Any]) -> Any:
@@ -114,11 +133,17 @@ def _frame(chunk: dict[str, Any]) -> Any:
         return None
     if not isinstance(delta.get("content", delta.get("text")), str):
         return None
+    if not all(_is_mergeable(each) for each in (chunk, choice, delta)):
+        return None
     return (
         _without(chunk, *_MERGED, *REDACTED, "choices"),
         _without(choice, *_MERGED, "delta"),
         _without(delta, *_MERGED),
     )
+
+
+def _is_mergeable(value: dict[str, Any]) -> bool:
+    return all(isinstance(value.get(name, kind()), kind) for name, kind in _MERGED.items())
 
 
 def _without(value: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from cattrs.v import format_exception
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.errors import SpecError
 
-_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+")
+ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+")
+"""What a clause's id must look like."""
 
 
 class Level(Enum):
@@ -84,7 +86,9 @@ class Spec:
 
 
 @frozen(kw_only=True)
-class _Area:
+class Area:
+    """A clause file."""
+
     title: str
     needs: frozenset[Capability] = frozenset()
     clause: tuple[Clause, ...] = field()
@@ -121,25 +125,27 @@ def load_spec(directory: Path) -> Spec:
     if not paths:
         raise SpecError(f"{directory} holds no clause files (*.toml)")
     for path in paths:
-        for clause in _read_area(path):
+        for clause in _read_area(path.name, path.read_text("utf-8")):
             if clause.id in clauses:
                 raise SpecError(f"{path.name}: the clause {clause.id!r} is there twice")
             clauses[clause.id] = clause
     return Spec(directory.name, clauses)
 
 
-def _read_area(path: Path) -> Iterator[Clause]:
+@lru_cache
+def _read_area(name: str, text: str) -> Sequence[Clause]:
+    """The clauses in the ``text`` of a file called ``name``, read once while it stays as it is."""
     try:
-        area = _converter.structure(tomllib.loads(path.read_text("utf-8")), _Area)
+        area = _converter.structure(tomllib.loads(text), Area)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{path.name}: not TOML: {error}") from error
+        raise SpecError(f"{name}: not TOML: {error}") from error
     except BaseValidationError as error:
         raise SpecError(
-            f"{path.name}: {'; '.join(transform_error(error, format_exception=_explain))}"
+            f"{name}: {'; '.join(transform_error(error, format_exception=_explain))}"
         ) from error
     for clause in area.clause:
-        if not _ID.fullmatch(clause.id):
-            raise SpecError(f"{path.name}: {clause.id!r} is not an id like area.topic.detail")
-        if clause.area != path.stem:
-            raise SpecError(f"{path.name}: {clause.id!r} belongs in {clause.area}.toml")
-        yield attrs.evolve(clause, needs=clause.needs | area.needs)
+        if not ID.fullmatch(clause.id):
+            raise SpecError(f"{name}: {clause.id!r} is not an id like area.topic.detail")
+        if f"{clause.area}.toml" != name:
+            raise SpecError(f"{name}: {clause.id!r} belongs in {clause.area}.toml")
+    return [attrs.evolve(clause, needs=clause.needs | area.needs) for clause in area.clause]

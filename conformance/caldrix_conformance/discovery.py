@@ -14,7 +14,7 @@ import httpx2
 
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
-from caldrix_conformance.endpoints import CHAT, COMPLETIONS, SYSTEMONE
+from caldrix_conformance.endpoints import CHAT, COMPLETIONS, ENDPOINTS, SYSTEMONE
 from caldrix_conformance.target import Target
 
 _NOT_THERE = frozenset({404, 405, 501})
@@ -27,14 +27,19 @@ PIXEL = (
 
 IMAGE_PART = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
 
+_MODEL_UNFIT = (b"template", b"label")
+"""What a refusal speaks of where the model, and not the request, keeps it from being answered."""
+
 REPETITIVE = "1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2,"
 """What any proposer guesses the continuation of."""
 
 
 def discover(target: Target, without: Set[Capability]) -> frozenset[Capability]:
     """The capabilities of ``target``, less those that the person says it is ``without``."""
-    found = {Capability.SAMPLING, Capability.TOKENS}
+    found = {Capability.SAMPLING}
     found.update(_generation(target))
+    if not _lacks_tokens(target):
+        found.add(Capability.TOKENS)
     found.update(_systemone(target))
     found.add(Capability.VISION if _takes_images(target) else Capability.TEXT_ONLY)
     routes = ((Capability.METRICS, "/metrics"), (Capability.TELEMETRY, "/debug/requests"))
@@ -58,6 +63,18 @@ def _generation(target: Target) -> Iterator[Capability]:
         yield Capability.SPECULATION
 
 
+def _lacks_tokens(target: Target) -> bool:
+    """Whether ids are known neither as a prompt nor in an answer; one of the two is a mistake."""
+    given = _ask(target, COMPLETIONS.path, target.body(COMPLETIONS, {"prompt": [1]}))
+    body = {"return_token_ids": True}
+    told = [_ask(target, one.path, target.body(one, body)) for one in ENDPOINTS]
+    return (
+        given is not None
+        and given.status != 200
+        and all(answer is not None and b'"token_ids"' not in answer.body for answer in told)
+    )
+
+
 def _systemone(target: Target) -> Iterator[Capability]:
     # Without instructions and with one option: a decider refuses the first, a chat model neither.
     question = {"type": "choice", "criteria": {"only": None}}
@@ -65,13 +82,14 @@ def _systemone(target: Target) -> Iterator[Capability]:
     answer = _ask(target, SYSTEMONE, body)
     if _is_missing(answer):
         return
-    said = b"" if answer is None else answer.body
-    if b"needs --max-batch 1" in said:
+    refused = answer is not None and answer.status != 200
+    said = answer.body if answer is not None and refused else b""
+    if b"max-batch" in said:
         yield Capability.BATCHED
-    elif b"needs one" not in said:
-        yield Capability.SYSTEMONE
-        is_decider = b"this model is a decider" in said
-        yield Capability.DECIDER if is_decider else Capability.ZERO_SHOT
+    elif b"this model is a decider" in said:
+        yield from (Capability.SYSTEMONE, Capability.DECIDER)
+    elif not any(word in said for word in _MODEL_UNFIT):
+        yield from (Capability.SYSTEMONE, Capability.ZERO_SHOT)
 
 
 def _ask(target: Target, path: str, body: object) -> Answer | None:
@@ -95,7 +113,7 @@ def _is_missing(answer: Answer | None) -> bool:
 
 def _lacks_template(answer: Answer) -> bool:
     """Whether a plain chat question was refused for want of a template, as for a base model."""
-    return answer.status == 400 and b'"messages"' in answer.body and b"template" in answer.body
+    return 400 <= answer.status < 500 and b"template" in answer.body
 
 
 def _takes_images(target: Target) -> bool:

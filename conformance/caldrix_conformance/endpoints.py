@@ -64,5 +64,16 @@ COMPLETIONS = Endpoint(
 )
 ENDPOINTS = (CHAT, COMPLETIONS)
 
+
+def clause_of(endpoint: Endpoint, topic: str) -> str:
+    """The clause on ``topic`` of that endpoint, as in completions.stop.five.
+
+    What the chat endpoint streams is an area of its own: its topics begin with ``streaming.``.
+    """
+    if endpoint is CHAT and topic.startswith("streaming."):
+        return topic
+    return f"{endpoint.name}.{topic}"
+
+
 SYSTEMONE = "/v1/systemone"
 """The route of typed decisions, whose answers have a form of their own."""

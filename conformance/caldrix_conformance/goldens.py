@@ -1,141 +1,54 @@
 """Goldens: captured answers, one readable file each, compared by their canonical form.
 
-Syrupy keeps and compares the files; this module says how they look and where they lie. A normal
-run never writes one: `just goldens` does, and a person reads the difference.
+Syrupy keeps and compares the files; this module says which of them applies to the target, and where
+they lie. A normal run never writes one: `just goldens` does, and a person reads the difference.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from enum import Enum
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
-from attrs import asdict, evolve, frozen
-from cattrs import BaseValidationError, Converter
+from attrs import frozen
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
+from caldrix_conformance import resources
 from caldrix_conformance.answers import Answer
-from caldrix_conformance.canonical import canonical_answer, canonical_shape, first_difference
-from caldrix_conformance.errors import GoldenError, SuiteError
-from caldrix_conformance.resources import goldens_directory
+from caldrix_conformance.capture import (
+    LEAST_MARGIN,
+    Capture,
+    Count,
+    CountTable,
+    Kind,
+    Tie,
+    golden_text,
+    read_golden,
+    read_golden_file,
+)
+from caldrix_conformance.capture import Golden as Stored
+from caldrix_conformance.compare import Tolerance
+from caldrix_conformance.endpoints import CHAT, Endpoint
+from caldrix_conformance.errors import GoldenError
+from caldrix_conformance.fingerprint import FOLDER, Part, Recognizer
 from caldrix_conformance.target import Target
 
 HOW_TO_WRITE = "write it with `just goldens`"
-ANY_MODEL = "<model>"
-
-
-class Kind(Enum):
-    """What of an answer a golden holds fast."""
-
-    SHAPE = "shape"
-    """Key sets, types and the order of events, for any model."""
-    TEXT = "text"
-    """Every value, for the model that gave the answer, or any model where it has no say in it."""
-
-
-class Origin(Enum):
-    """Where a golden's answer comes from."""
-
-    CAPTURED = "captured"
-    DOCUMENT = "document"
-    """Printed in the contract's document: never rewritten."""
-
-
-@frozen(kw_only=True)
-class Response:
-    """An answer as it came."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: tuple[str, ...]
-    """Its text, cut at line feeds, so that a stream can be read and compared line by line."""
-
-
-@frozen(kw_only=True)
-class Request:
-    """A request that `Target.send` can send again."""
-
-    method: str
-    path: str
-    body: dict[str, Any] | None
-
-
-@frozen(kw_only=True)
-class Capture:
-    """What a golden file holds."""
-
-    kind: Kind
-    origin: Origin = Origin.CAPTURED
-    model: str | None
-    """The model that the answer is tied to; None for any."""
-    request: Request
-    response: Response
-    canonical: dict[str, Any]
-
-    @classmethod
-    def of(cls, answer: Answer, kind: Kind, *, served: str, tied: bool) -> Capture:
-        """A capture of an answer of the model ``served``, tied to that or for any model."""
-        assert answer.request is None or isinstance(answer.request, dict)
-        request = Request(method=answer.method, path=answer.path, body=answer.request)
-        canonical = (canonical_shape if kind is Kind.SHAPE else canonical_answer)(answer)
-        if not tied:
-            request = evolve(request, body=_replace(request.body, served, ANY_MODEL))
-            canonical = _replace(canonical, served, ANY_MODEL)
-        response = Response(
-            status=answer.status,
-            headers={name: answer.headers[name] for name in _KEPT if name in answer.headers},
-            body=tuple(answer.body.decode().split("\n")),
-        )
-        return cls(
-            kind=kind,
-            model=served if tied else None,
-            request=request,
-            response=response,
-            canonical=canonical,
-        )
-
-    @classmethod
-    def from_text(cls, text: str, name: str) -> Capture:
-        """Read a golden file's text. Raises GoldenError, naming the golden ``name``."""
-        try:
-            return _converter.structure(json.loads(text), cls)
-        except (ValueError, BaseValidationError) as error:
-            raise GoldenError(f"the golden {name} can't be read: {error}") from error
-
-    def to_text(self) -> str:
-        """A golden file's text."""
-        value = _converter.unstructure(self)
-        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
-_KEPT = ("content-type",)
-_converter = Converter(forbid_extra_keys=True)
-
-
-def _replace(value: Any, old: str, new: str) -> Any:
-    """``value`` with every string equal to ``old`` replaced."""
-    if isinstance(value, dict):
-        return {name: _replace(member, old, new) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_replace(item, old, new) for item in value]
-    return new if value == old else value
 
 
 class GoldenExtension(SingleFileSnapshotExtension):
-    """Keeps a capture named ``contract/area/case`` in goldens/contract/area/case.json."""
+    """Keeps the golden named ``contract/area/case`` in goldens/contract/area/case.json."""
 
     _write_mode = WriteMode.TEXT
     file_extension = "json"
 
     def serialize(self, data: Any, **_: Any) -> str:
-        """The file's text of a Capture."""
-        assert isinstance(data, Capture)
-        return data.to_text()
+        """The golden's file's text."""
+        assert isinstance(data, Capture | CountTable)
+        return golden_text(data)
 
     @classmethod
     def get_location(cls, *, test_location: PyTestLocation, index: str | int) -> str:
@@ -150,81 +63,168 @@ class GoldenExtension(SingleFileSnapshotExtension):
         return True
 
     def matches(self, *, serialized_data: Any, snapshot_data: Any) -> bool:
-        """Whether two captures hold the same: the raw answer is kept, not compared."""
-        seen, stored = (
-            Capture.from_text(text, "being compared") for text in (serialized_data, snapshot_data)
-        )
-        return (seen.kind, seen.request, seen.canonical) == (
-            stored.kind,
-            stored.request,
-            stored.canonical,
-        )
+        """Whether two goldens hold the same: raw answers are kept, not compared.
+
+        What can't be read is no match, and so is written anew when goldens are.
+        """
+        try:
+            stored = read_golden(snapshot_data, "being compared")
+        except GoldenError:
+            return False
+        return difference(stored, read_golden(serialized_data, "being compared")) is None
+
+
+def difference(stored: Stored, seen: Stored) -> str | None:
+    """Where ``seen`` first differs from a stored golden."""
+    if isinstance(stored, Capture) and isinstance(seen, Capture):
+        return stored.difference(seen)
+    if isinstance(stored, CountTable) and isinstance(seen, CountTable):
+        return stored.difference(seen)
+    return "another kind of golden"
 
 
 def golden_path(name: str) -> Path:
-    """The file of the golden ``contract/area/case``."""
+    """The file of the golden ``contract/area/case``, or ``contract/area/fingerprint/case``."""
     contract, _, rest = name.partition("/")
-    return goldens_directory(contract) / f"{rest}.json"
+    return resources.goldens_directory(contract) / f"{rest}.json"
 
 
 @frozen
-class Goldens:
-    """The goldens of a contract, as a case uses them."""
+class Golden:
+    """The golden ``area/case`` of a contract, for the case that is marked with it."""
 
     contract: str
+    name: str
     snapshot: SnapshotAssertion
-    target: Target
+    recognizer: Recognizer
+    writing: bool
 
-    def check(self, name: str, answer: Answer, kind: Kind, *, any_model: bool = False) -> None:
-        """Hold ``answer`` against the golden ``area/case``, or write that when asked to.
+    @property
+    def target(self) -> Target:
+        """The server that is judged, or that goldens are written from."""
+        return self.recognizer.target
 
-        A text that was captured from another model judges nothing: the case is unsupported.
+    def shape(self, answer: Answer) -> None:
+        """Hold the members and types of ``answer`` against the golden, whatever the model."""
+        seen = Capture.of(answer, Kind.SHAPE, model=self.target.model, tie=Tie.ANY)
+        self._hold(f"{self.contract}/{self.name}", seen)
+
+    def text(self, ask: Callable[[], Answer], *, tolerance: Tolerance | None = None) -> None:
+        """Hold every value of what ``ask`` returns against the golden of the target's model.
+
+        The case is unsupported for a model that no such golden was captured from.
         """
-        tied = kind is Kind.TEXT and not any_model
-        stored = self._stored(name)
-        if stored is not None:
-            self._require_model(stored)
-        seen = Capture.of(answer, kind, served=self.target.model, tied=tied)
-        full_name = f"{self.contract}/{name}"
-        kept = self.snapshot(name=full_name, extension_class=GoldenExtension) == seen
-        if kept:
-            return
-        assert stored is not None, f"there is no golden {full_name}: {HOW_TO_WRITE}"
-        raise AssertionError(f"golden {full_name}: {_difference(stored, seen)}")
+        names = self._applicable(Part.WEIGHTS)
+        answer = ask()
+        for name in names:
+            seen = Capture.of(
+                answer,
+                Kind.TEXT,
+                model=self.target.model,
+                tie=Tie.FINGERPRINT,
+                tolerance=tolerance,
+            )
+            self._hold(name, seen)
 
-    def replay(self, name: str) -> None:
-        """Send a golden's own request and hold the answer against it; never writes."""
-        stored = self._stored(name)
-        if stored is None:
-            raise SuiteError(f"there is no golden {self.contract}/{name}")
-        self._require_model(stored)
-        request = stored.request
-        body = _replace(request.body, ANY_MODEL, self.target.model)
+    def counts(self, endpoint: Endpoint, prompts: Mapping[str, Any]) -> None:
+        """Hold the tokens of ``prompts``, texts or messages, against those of their tokenizer.
+
+        The case is unsupported for a tokenizer or a template that no such golden is of.
+        """
+        names = self._applicable(Part.TEMPLATE if endpoint is CHAT else Part.TOKENIZER)
+        counts = {}
+        for what, prompt in prompts.items():
+            fields = {endpoint.prompt_field: prompt}
+            usage = self.target.complete(endpoint, **fields, max_tokens=1).usage
+            counts[what] = Count(prompt=prompt, tokens=usage.prompt_tokens)
+        seen = CountTable(model=self.target.model, path=endpoint.path, counts=counts)
+        for name in names:
+            self._hold(name, seen)
+
+    def replay(self) -> None:
+        """Send the golden's own request and hold the answer against it; never writes.
+
+        The case is unsupported if the golden is of a model of another name than the target's.
+        """
+        name = f"{self.contract}/{self.name}"
+        path = golden_path(name)
+        if not path.is_file():
+            raise GoldenError(f"there is no golden {name}")
+        stored = read_golden_file(path, name)
+        if not isinstance(stored, Capture):
+            raise GoldenError(f"the golden {name} holds no answer")
+        if stored.tie is Tie.NAME and stored.model != self.target.model:
+            pytest.skip(f"{stored.model} gave that answer, and the target's is {self.target.model}")
+        request = stored.request.for_model(self.target.model)
         if request.method == "GET":
             answer = self.target.get(request.path)
         else:
-            answer = self.target.post(request.path, body)
-        served, tied = self.target.model, stored.model is not None
-        seen = Capture.of(answer, stored.kind, served=served, tied=tied)
-        difference = first_difference(stored.canonical, seen.canonical)
-        assert difference is None, f"golden {self.contract}/{name}: {difference}"
-
-    def _stored(self, name: str) -> Capture | None:
-        path = golden_path(f"{self.contract}/{name}")
-        return Capture.from_text(path.read_text("utf-8"), name) if path.is_file() else None
-
-    def _require_model(self, stored: Capture) -> None:
-        if stored.model is not None and stored.model != self.target.model:
-            pytest.skip(f"captured from {stored.model}")
-
-
-def _difference(stored: Capture, seen: Capture) -> str:
-    for part in ("request", "canonical"):
-        one, other = (
-            value if isinstance(value, dict) else asdict(value)
-            for value in (getattr(stored, part), getattr(seen, part))
+            answer = self.target.post(request.path, request.body)
+        seen = Capture.of(
+            answer,
+            stored.kind,
+            model=self.target.model,
+            tie=stored.tie,
+            tolerance=stored.tolerance,
         )
-        difference = first_difference(one, other)
-        if difference is not None:
-            return f"{part}: {difference}"
-    return "another kind of golden"
+        found = stored.difference(seen)
+        assert found is None, f"golden {name}: {found}"
+
+    def _applicable(self, part: Part) -> Sequence[str]:
+        """The full names of the goldens that the target can be held against, at least one.
+
+        When writing, that of the target's own fingerprint.
+        """
+        area, _, case = self.name.partition("/")
+        if self.writing:
+            return [f"{self.contract}/{area}/{self.recognizer.own()}/{case}"]
+        folder = resources.goldens_directory(self.contract) / area
+        models = sorted(path.parent.name for path in folder.glob(f"*/{case}.json"))
+        full_name = f"{self.contract}/{self.name}"
+        assert models, f"there is no golden {full_name} of any model: {HOW_TO_WRITE}"
+        reasons = {model: self.recognizer.difference(model, part) for model in models}
+        fitting = [model for model, reason in reasons.items() if reason is None]
+        if not fitting:
+            told = "; ".join(f"{model}: {reason}" for model, reason in reasons.items())
+            pytest.skip(f"the target isn't a model this was captured from; {told}")
+        return [f"{self.contract}/{area}/{model}/{case}" for model in fitting]
+
+    def _hold(self, name: str, seen: Stored) -> None:
+        path = golden_path(name)
+        stored = None
+        if path.is_file() and not self.writing:
+            stored = read_golden_file(path, name)
+        if self.snapshot(name=name, extension_class=GoldenExtension) == seen:
+            return
+        assert stored is not None, f"there is no golden {name}: {HOW_TO_WRITE}"
+        found = difference(stored, seen)
+        if isinstance(stored, Capture) and isinstance(seen, Capture) and not stored.asserts_text:
+            found = stored.loose_difference(seen)
+            if found is None:
+                gap = "unknown" if stored.margin is None else f"{stored.margin:g}"
+                pytest.skip(
+                    f"golden {name}: the text is not asserted, since the gap between its two best "
+                    f"tokens is {gap}, and not {LEAST_MARGIN:g} or more; shape and prompt tokens "
+                    "are right"
+                )
+        raise AssertionError(f"golden {name}: {found}")
+
+
+def orphans(contract: str, names: Collection[str]) -> Iterator[str]:
+    """What is wrong about each file under goldens/contract that none of ``names`` reaches."""
+    folder = resources.goldens_directory(contract)
+    files = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    known = {path.stem for path in files if path.parent == PurePath(FOLDER)}
+    used: set[str] = set()
+    for path in files:
+        if path.parts[0] == FOLDER:
+            continue
+        tied = path.parts[1:-1]
+        told = f"{folder.name}/{path.as_posix()}"
+        if f"{path.parts[0]}/{path.stem}" not in names or path.suffix != ".json" or len(tied) > 1:
+            yield f"no case uses the golden {told}; write the case, or delete the file"
+        elif not known.issuperset(tied):
+            yield f"the golden {told} is of a model without a fingerprint"
+        used.update(tied)
+    for name in sorted(known - used):
+        yield f"no golden is of the fingerprint {folder.name}/{FOLDER}/{name}.json; delete it"

@@ -10,6 +10,7 @@ from caldrix_conformance.capabilities import Capability
 
 MARK = "checks"
 NEEDS_MARK = "needs"
+CAPTURED_MARK = "captured"
 
 
 def checks(*clause_ids: str) -> pytest.MarkDecorator:
@@ -27,6 +28,11 @@ def needs(*capabilities: Capability) -> pytest.MarkDecorator:
     return pytest.mark.needs.with_args(*capabilities)
 
 
+def captured(name: str) -> pytest.MarkDecorator:
+    """Mark a case with the golden ``area/case`` that its fixture ``golden`` is."""
+    return pytest.mark.captured.with_args(name)
+
+
 def clauses_of(item: pytest.Item) -> tuple[str, ...]:
     """The ids of the clauses that ``item`` judges, without repetition."""
     ids = (clause_id for mark in item.iter_markers(MARK) for clause_id in mark.args)
@@ -39,3 +45,9 @@ def needs_of(item: pytest.Item) -> frozenset[Capability]:
         capability for mark in item.iter_markers(NEEDS_MARK) for capability in mark.args
     )
     return frozenset(marked)
+
+
+def golden_of(item: pytest.Item) -> str | None:
+    """The name of the golden that ``item`` is marked with."""
+    mark = item.get_closest_marker(CAPTURED_MARK)
+    return None if mark is None else str(mark.args[0])

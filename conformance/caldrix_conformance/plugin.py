@@ -21,8 +21,17 @@ from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.clauses import Clause, Spec, load_spec
 from caldrix_conformance.discovery import discover
 from caldrix_conformance.errors import SuiteError
-from caldrix_conformance.goldens import Goldens
-from caldrix_conformance.marks import MARK, NEEDS_MARK, clauses_of, needs_of
+from caldrix_conformance.fingerprint import Recognizer
+from caldrix_conformance.goldens import Golden, orphans
+from caldrix_conformance.marks import (
+    CAPTURED_MARK,
+    MARK,
+    NEEDS_MARK,
+    clauses_of,
+    golden_of,
+    needs_of,
+)
+from caldrix_conformance.presence import Presence
 from caldrix_conformance.resources import in_checkout, spec_directory
 from caldrix_conformance.target import TIMEOUT, Target
 from caldrix_conformance.traffic import Exchange, Traffic
@@ -36,6 +45,7 @@ class Run:
     spec: Spec
     target: Target
     only: Sequence[str]
+    presence: Presence
     ledger: Ledger = field(factory=Ledger)
     began: datetime = field(factory=lambda: datetime.now(UTC))
     declared: frozenset[str] = frozenset()
@@ -61,11 +71,13 @@ class Run:
             faults=self.ledger.faults,
             began=self.began,
             seconds=(datetime.now(UTC) - self.began).total_seconds(),
+            broke_off=self.ledger.broke_off,
         )
 
 
 _RUN = pytest.StashKey[Run]()
 _OPEN = pytest.StashKey[ExitStack]()
+_REQUEST = pytest.StashKey[pytest.FixtureRequest]()
 
 
 def report_of(config: pytest.Config) -> Report:
@@ -111,13 +123,15 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.addinivalue_line("markers", f"{MARK}(*clause_ids): the clauses that a case judges")
     config.addinivalue_line("markers", f"{NEEDS_MARK}(*capabilities): what else it needs")
+    config.addinivalue_line("markers", f"{CAPTURED_MARK}(name): the golden that it uses")
     url = config.getoption("--target")
     if url is None:
         raise pytest.UsageError("give the server to judge with --target URL")
     writing = bool(config.getoption("--write-goldens"))
     if writing and not in_checkout():
         raise pytest.UsageError("goldens are kept in a checkout, and can be written only there")
-    # Syrupy looks for snapshots that no test used by each test's file, which isn't where ours lie.
+    # Syrupy looks for snapshots that no test used by each test's file, which isn't where ours lie:
+    # `orphans` does that.
     config.option.disable_unused_snapshots = True
     config.option.update_snapshots = writing
     stack = config.stash[_OPEN] = ExitStack()
@@ -130,7 +144,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     without = frozenset(map(Capability, config.getoption("--without")))
     target = attrs.evolve(target, capabilities=discover(target, without))
-    config.stash[_RUN] = Run(spec, target, config.getoption("--only"))
+    config.stash[_RUN] = Run(spec, target, config.getoption("--only"), Presence(target))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -155,8 +169,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(map(run.in_scope, clause_ids)):
             selected.append(item)
     run.declared = frozenset(declared)
+    names = _goldens(items)
+    if config.getoption("--write-goldens"):
+        run.ledger.faults.extend(orphans(run.spec.contract, names))
     config.hook.pytest_deselected(items=[item for item in items if item not in selected])
     items[:] = selected
+
+
+def _goldens(items: Sequence[pytest.Item]) -> frozenset[str]:
+    """The goldens that cases are marked with, which those that use the fixture must be."""
+    names = set()
+    for item in items:
+        name = golden_of(item)
+        uses_it = "golden" in getattr(item, "fixturenames", ())
+        if uses_it != (name is not None):
+            raise pytest.UsageError(
+                f"{item.nodeid}: a case with the fixture golden, and no other, is marked with "
+                f"@{CAPTURED_MARK}, which names that golden"
+            )
+        if name is not None:
+            names.add(name)
+    return frozenset(names)
 
 
 def _declared(spec: Spec, item: pytest.Item, clause_ids: Sequence[str]) -> Iterator[Clause]:
@@ -184,18 +217,29 @@ def pytest_make_collect_report(
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Pass over a case whose clauses need what the target lacks."""
-    run = item.config.stash[_RUN]
-    of_clauses = (run.spec.clause(clause_id).needs for clause_id in clauses_of(item))
-    lacking = needs_of(item).union(*of_clauses) - run.target.capabilities
+    lacking = _lacking(item, item.config.stash[_RUN])
     if lacking:
         pytest.skip(lacks(lacking))
+
+
+def _lacking(item: pytest.Item, run: Run) -> frozenset[Capability]:
+    of_clauses = (run.spec.clause(clause_id).needs for clause_id in clauses_of(item))
+    return needs_of(item).union(*of_clauses) - run.target.capabilities
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Don't let a run that broke off pass for one that is done."""
+    run = session.config.stash[_RUN]
     if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
-        session.config.stash[_RUN].ledger.faults.append("pytest failed while running the cases")
+        run.ledger.faults.append("pytest failed while running the cases")
+    if run.ledger.broke_off:
+        done = {observation.case for observation in run.ledger.observations}
+        for item in session.items:
+            if item.nodeid not in done and not _lacking(item, run):
+                for clause_id in clauses_of(item):
+                    left = Observation(clause_id, item.nodeid, Status.UNJUDGED, "the run broke off")
+                    run.ledger.note(left)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -223,7 +267,8 @@ def _traffic_of(item: pytest.Item, traffic: Traffic) -> Sequence[Exchange]:
     assert isinstance(item, pytest.Function)
     # A fixture may be of the whole suite, of a folder, or of the case's own module.
     places = ("", *(node.nodeid for node in item.listchain()[1:-1]))
-    owners = [(place, name) for name in item.fixturenames for place in places]
+    used = item.stash[_REQUEST].fixturenames if _REQUEST in item.stash else item.fixturenames
+    owners = [(place, name) for name in used for place in places]
     told = [exchange for owner in owners for exchange in traffic.told_by(owner)]
     return [*told, *traffic.told_by(item.nodeid)]
 
@@ -237,9 +282,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     seen = _printable(seen)
     run = item.config.stash[_RUN]
     unwell = status in (Status.FAIL, Status.ERROR)
+    trouble = run.presence.trouble_after(status, call.duration)
+    if trouble is not None:
+        run.ledger.broke_off = f"{trouble}, since {item.nodeid}"
+        item.session.shouldfail = trouble
     traffic = _traffic_of(item, run.target.traffic) if unwell else ()
     for clause_id in clauses_of(item):
         run.ledger.note(Observation(clause_id, item.nodeid, status, seen, traffic))
+
+
+_BROKEN = (httpx2.RequestError, ConnectionError, TimeoutError)
 
 
 def _outcome(call: pytest.CallInfo[None]) -> tuple[Status, str]:
@@ -252,7 +304,7 @@ def _outcome(call: pytest.CallInfo[None]) -> tuple[Status, str]:
         # A check without words of its own is told by its source.
         seen = str(error).partition("\n")[0] or str(call.excinfo.traceback[-1].statement)
         return Status.FAIL, seen
-    if isinstance(error, httpx2.RequestError | ConnectionError | TimeoutError):
+    if isinstance(error, _BROKEN):
         return Status.FAIL, f"no answer: {str(error) or type(error).__name__}"
     return Status.ERROR, f"{type(error).__name__}: {error}"
 
@@ -264,13 +316,33 @@ def _printable(text: str) -> str:
     )
 
 
+@pytest.fixture(autouse=True)
+def _fixtures_used(request: pytest.FixtureRequest) -> None:
+    """Keep hold of what knows the fixtures that a case asks for by name while it runs."""
+    request.node.stash[_REQUEST] = request
+
+
 @pytest.fixture(scope="session")
 def target(pytestconfig: pytest.Config) -> Target:
     """The server being judged."""
     return pytestconfig.stash[_RUN].target
 
 
+@pytest.fixture(scope="session")
+def recognizer(pytestconfig: pytest.Config, target: Target) -> Recognizer:
+    """What knows the target's model by what it does."""
+    return Recognizer(pytestconfig.stash[_RUN].spec.contract, target)
+
+
 @pytest.fixture
-def golden(snapshot: SnapshotAssertion, pytestconfig: pytest.Config, target: Target) -> Goldens:
-    """The captured answers of the contract."""
-    return Goldens(pytestconfig.stash[_RUN].spec.contract, snapshot, target)
+def golden(
+    request: pytest.FixtureRequest,
+    snapshot: SnapshotAssertion,
+    pytestconfig: pytest.Config,
+    recognizer: Recognizer,
+) -> Golden:
+    """The golden that the case is marked with."""
+    name = golden_of(request.node)
+    assert name is not None
+    writing = bool(pytestconfig.getoption("--write-goldens"))
+    return Golden(pytestconfig.stash[_RUN].spec.contract, name, snapshot, recognizer, writing)

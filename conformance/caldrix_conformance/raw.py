@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
+from caldrix_conformance.brief import answered
 from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.traffic import Exchange
 
@@ -33,13 +34,13 @@ class RawAnswer:
         try:
             (choice,) = json.loads(self.body)["choices"]
             return endpoint.answer_text(choice)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             raise AssertionError(f"no answer of {endpoint.path}: {self.seen}") from None
 
     @property
     def seen(self) -> str:
         """The status and the body's beginning, for messages."""
-        return f"{self.status} {self.body[:200]!r}"
+        return answered(self.status, self.body)
 
 
 def request_bytes(method: str, path: str, host: str, value: object = None, **headers: str) -> bytes:
@@ -77,6 +78,11 @@ class Connection:
         try:
             response.begin()
             body = response.read()
+        except http.client.IncompleteRead as error:
+            self.exchange.broke = f"its body breaks off after {len(error.partial)} bytes"
+            raise AssertionError(
+                f"no whole answer on the connection: {self.exchange.broke}"
+            ) from None
         except (http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:
             self.exchange.broke = str(error) or type(error).__name__
             raise AssertionError(f"no answer on the connection: {self.exchange.broke}") from None
@@ -97,8 +103,11 @@ class Connection:
         return b"".join(pieces)
 
     def end_sending(self) -> None:
-        """Say that nothing more will be sent."""
-        self.socket.shutdown(socket.SHUT_WR)
+        """Say that nothing more will be sent. ConnectionError if the other side has ended."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise ConnectionAbortedError("the other side has ended the connection") from error
 
     def closes_within(self, seconds: float) -> bool:
         """Whether the other side ends the connection before ``seconds`` of silence.

@@ -91,6 +91,8 @@ def _arguments(settings: Settings) -> list[str]:
         "--assert=plain",
         "--disable-plugin-autoload",
         *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:capture"),
+        # A leak of the suite's is for its own tests to find, not for the person who runs it.
+        *("-p", "no:unraisableexception", "-p", "no:threadexception"),
         f"--target={settings.url}",
         f"--contract={settings.contract}",
         f"--timeout={settings.timeout}",

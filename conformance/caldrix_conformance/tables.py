@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from _pytest.mark import ParameterSet
 
-from caldrix_conformance.endpoints import ENDPOINTS
+from caldrix_conformance.endpoints import ENDPOINTS, clause_of
 from caldrix_conformance.marks import checks, needs
 
 
@@ -22,3 +22,13 @@ both_endpoints = pytest.mark.parametrize(
     ],
 )
 """A case that is run on each generating endpoint that the target has."""
+
+
+def each(topic: str, *values: object) -> list[ParameterSet]:
+    """A row for each endpoint, which comes first in it, judging the endpoint's own clause."""
+    return [row(clause_of(endpoint, topic), endpoint, *values) for endpoint in ENDPOINTS]
+
+
+def on_each(topic: str) -> pytest.MarkDecorator:
+    """A case that is run on each endpoint and judges that endpoint's own clause on ``topic``."""
+    return pytest.mark.parametrize("endpoint", each(topic))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -13,6 +14,7 @@ import httpx2
 from attrs import frozen
 
 from caldrix_conformance.answers import Answer, Completion, Streamed
+from caldrix_conformance.brief import asked
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.errors import TargetUnreachable
@@ -23,6 +25,9 @@ TIMEOUT = 60.0
 """Seconds for each wait for bytes: a slow model is slow, not broken."""
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection."""
+
+_PATIENCE = 5
+"""Attempts, a second apart, to reach a target that was there before."""
 
 QUESTION = "What is the capital of France?"
 
@@ -93,14 +98,15 @@ class Target:
         """GET ``path``."""
         return self.send("GET", path, headers=headers)
 
-    def post(self, path: str, value: object) -> Answer:
-        """POST a JSON value."""
+    def post(self, path: str, value: object, *, told: str = "") -> Answer:
+        """POST a JSON value; ``told`` is what messages tell of it."""
         return self.send(
             "POST",
             path,
             content=json.dumps(value, separators=(",", ":")).encode(),
             headers={"Content-Type": "application/json"},
             request=value,
+            told=told,
         )
 
     def send(
@@ -111,15 +117,17 @@ class Target:
         content: bytes | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         request: object = None,
+        told: str = "",
     ) -> Answer:
         """Any request; ``request`` is the JSON value behind ``content``, where it has one."""
         response = self.client.request(method, path, content=content, headers=headers)
         lowered = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(method, path, request, response.status_code, lowered, response.content)
+        return Answer(method, path, request, response.status_code, lowered, response.content, told)
 
     def ask(self, endpoint: Endpoint, **fields: Any) -> Answer:
         """A request to ``endpoint`` made of the defaults of `body` and ``fields``."""
-        return self.post(endpoint.path, self.body(endpoint, fields))
+        told = asked(fields, ABSENT)
+        return self.post(endpoint.path, self.body(endpoint, fields), told=told)
 
     def complete(self, endpoint: Endpoint, **fields: Any) -> Completion:
         """What ``endpoint`` answers, which must be a whole answer."""
@@ -147,17 +155,30 @@ class Target:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection of its own, for cases about bytes on the wire."""
-        url = httpx2.URL(self.url)
-        port = url.port or (443 if url.scheme == "https" else 80)
         exchange = self.traffic.begin("a connection")
-        with socket.create_connection((url.host, port), timeout=CONNECT_TIMEOUT) as plain:
+        with socket.create_connection(self._address, timeout=CONNECT_TIMEOUT) as plain:
             plain.settimeout(self.timeout)
-            if url.scheme == "https":
+            if self.url.startswith("https:"):
                 context = ssl.create_default_context()
-                with context.wrap_socket(plain, server_hostname=url.host) as wrapped:
+                with context.wrap_socket(plain, server_hostname=self._address[0]) as wrapped:
                     yield Connection(wrapped, exchange)
             else:
                 yield Connection(plain, exchange)
+
+    def answers(self) -> bool:
+        """Whether it still takes connections; one that is being started again has a moment."""
+        for attempt in range(_PATIENCE):
+            try:
+                with socket.create_connection(self._address, timeout=CONNECT_TIMEOUT):
+                    return True
+            except OSError:
+                time.sleep(1 if attempt + 1 < _PATIENCE else 0)
+        return False
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        url = httpx2.URL(self.url)
+        return url.host, url.port or (443 if url.scheme == "https" else 80)
 
     @property
     def host_header(self) -> str:

@@ -24,10 +24,18 @@ class Status(Enum):
     """The suite's own fault: nothing is known of the target."""
     UNTESTABLE = "untestable"
     """No black-box case can judge the clause; the spec says why."""
+    UNJUDGED = "unjudged"
+    """The run broke off before all cases of the clause were done, and none had failed."""
 
 
 # Of several cases of a clause the worst counts; one that could not judge counts for nothing.
-_WORST_FIRST = (Status.ERROR, Status.FAIL, Status.PASSED, Status.UNSUPPORTED)
+_WORST_FIRST = (
+    Status.ERROR,
+    Status.FAIL,
+    Status.UNJUDGED,
+    Status.PASSED,
+    Status.UNSUPPORTED,
+)
 
 
 @frozen
@@ -61,6 +69,8 @@ class Ledger:
     observations: list[Observation] = Factory(list)
     faults: list[str] = Factory(list)
     """Troubles of the suite that belong to no clause, such as a case that can't be imported."""
+    broke_off: str = ""
+    """Why the run ended before all cases were done, if it did."""
 
     def note(self, observation: Observation) -> None:
         """Add one observation."""
@@ -98,6 +108,8 @@ class Report:
     began: datetime
     """In UTC."""
     seconds: float
+    broke_off: str = ""
+    """Why the run ended before all cases were done, if it did."""
 
     def counts(self) -> Mapping[Status, int]:
         """How many clauses have each status."""
@@ -114,10 +126,10 @@ class Report:
         ]
 
     def exit_status(self, *, strict: bool) -> int:
-        """1 if a must is broken, a should with ``strict``, or the suite itself failed; else 0."""
+        """1 if a must is broken, a should with ``strict``, or the run wasn't whole; else 0."""
         levels = (Level.MUST, Level.SHOULD) if strict else (Level.MUST,)
-        failed = self.faults or self.broken(*levels) or self.counts()[Status.ERROR]
-        return 1 if failed else 0
+        whole = not (self.faults or self.broke_off or self.counts()[Status.ERROR])
+        return 0 if whole and not self.broken(*levels) else 1
 
 
 def lacks(capabilities: Iterable[Capability]) -> str:

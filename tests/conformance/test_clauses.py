@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from caldrix_conformance.capabilities import Capability
+from caldrix_conformance.clause_schema import DIRECTIVE, schema, schema_text
 from caldrix_conformance.clauses import Clause, Level, Source, load_spec
 from caldrix_conformance.errors import SpecError
 from caldrix_conformance.resources import spec_directory
@@ -80,3 +82,32 @@ def test_the_project_s_own() -> None:
     assert all(promise.endswith(".") for promise in promises)
     with pytest.raises(SpecError, match="is no clause of the contract 'caldrix'"):
         spec.clause("chat.no-such-clause")
+
+
+def test_the_schema_for_editors() -> None:
+    specs = spec_directory("caldrix").parent
+    file = specs / "clause-file.schema.json"
+    assert file.read_text("utf-8") == schema_text(), "write it anew: see clause_schema.py"
+    for path in specs.glob("*/*.toml"):
+        assert path.read_text("utf-8").startswith(f"{DIRECTIVE}\n"), f"{path.name} lacks its schema"
+        assert (path.parent / DIRECTIVE.removeprefix("#:schema ")).samefile(file)
+
+
+def test_the_schema_says_what_the_loader_takes() -> None:
+    area = schema()
+    clause = area["properties"]["clause"]["items"]
+    assert (area["required"], area["additionalProperties"]) == (["title", "clause"], False)
+    assert clause["required"] == ["id", "level", "promise", "where"]
+    assert clause["additionalProperties"] is False
+    assert clause["properties"]["level"]["enum"] == ["must", "should", "may"]
+    assert clause["properties"]["source"] == {
+        "description": clause["properties"]["source"]["description"],
+        "enum": ["document", "choice"],
+        "default": "document",
+    }
+    capabilities = [capability.value for capability in Capability]
+    assert area["properties"]["needs"]["items"]["enum"] == capabilities
+    pattern = clause["properties"]["id"]["pattern"]
+    assert re.search(pattern, "chat.stop.over-tokens")
+    assert not re.search(pattern, "chat")
+    assert not re.search(pattern, "Chat.stop")

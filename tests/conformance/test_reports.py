@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import attrs
 import httpx2
 import pytest
 from rich.console import Console
@@ -131,7 +132,7 @@ def test_json() -> None:
     assert told["began"] == "2026-01-02T03:04:05+00:00"
     assert (told["seconds"], told["capabilities"]) == (12.3, ["chat"])
     assert told["counts"] == {
-        **{"pass": 1, "fail": 2, "unsupported": 1, "error": 1, "untestable": 1},
+        **{"pass": 1, "fail": 2, "unsupported": 1, "error": 1, "untestable": 1, "unjudged": 0},
     }
     assert told["clauses"][1]["failures"] == [{"case": "test_x.py::test_it", "seen": NASTY}]
 
@@ -270,3 +271,20 @@ def test_every_form_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads(paths["json"].read_text())["counts"]["pass"] == 2
     assert json.loads(paths["badge"].read_text())["message"] == "2 of 2 musts"
     assert "2 pass" in capsys.readouterr().out
+
+
+def test_a_run_that_broke_off_is_told_everywhere() -> None:
+    told = attrs.evolve(
+        report(verdict("chat.a", Status.PASSED), verdict("chat.b", Status.UNJUDGED)),
+        broke_off="nothing answers any more, since test_x.py::test_it",
+    )
+    words = f"{told.broke_off}; clauses not judged: 1"
+    printed = StringIO()
+    print_report(told, Console(file=printed, width=200))
+    assert f"the run broke off: {words}\n" in printed.getvalue()
+    assert f"The run broke off:</span> {words}." in page_html(told)
+    assert json.loads(report_json(told))["broke_off"] == told.broke_off
+    assert json.loads(badge_json(told))["color"] == "red"
+    suite = ET.fromstring(junit_xml(told)).findall("testsuite")[-1]
+    assert [error.attrib["message"] for error in suite.iter("error")] == [told.broke_off]
+    assert told.exit_status(strict=False) == 1

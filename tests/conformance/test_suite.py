@@ -9,23 +9,26 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from caldrix_conformance import resources
+from caldrix_conformance import target as target_module
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.clauses import Level
 from caldrix_conformance.options import Settings
 from caldrix_conformance.run import judge, run
+from caldrix_conformance.target import Target
 from caldrix_conformance.verdicts import Ledger, Report, Status
 from tests.mutants.faults import FAULTS
 from tests.mutants.faults.answers import SpacedJson
 from tests.mutants.faults.refusals import HealthIsJson
 from tests.mutants.toy.server import RIGHT, Toy, serving
-
-OF_OTHER_MODELS = frozenset({"chat.response.text", "completions.response.text"})
+from tests.support.golden_runs import OF_A_MODEL
 
 
 def judged(url: str, *, only: Sequence[str] = (), without: Sequence[Capability] = ()) -> Report:
@@ -48,8 +51,9 @@ def test_a_right_server_keeps_every_clause(toy: type[Toy]) -> None:
         for v in report.verdicts
         if v.clause.needs & toy.lacks and v.clause.untestable is None
     }
-    # A toy is not the model of the captured texts, either.
-    assert unsupported - OF_OTHER_MODELS == lacking - OF_OTHER_MODELS
+    # A toy is not the model of the captured texts, either, nor of the printed image exchange.
+    of_a_model = OF_A_MODEL | {"images.part.printed-count"}
+    assert unsupported - of_a_model == lacking - of_a_model
     untestable = {v.clause.id for v in report.verdicts if v.clause.untestable is not None}
     assert {v.clause.id for v in report.verdicts if v.status is Status.UNTESTABLE} == untestable
     assert report.exit_status(strict=True) == 0
@@ -130,6 +134,51 @@ def test_a_suite_that_breaks_off_fails(
     assert "pytest failed while running the cases" in out
 
 
+class DiesOnSeeds(Toy):
+    def check(self, path: str, body: dict[str, Any]) -> None:
+        if "seed" in body:
+            raise ConnectionError("as if the process had ended")
+        super().check(path, body)
+
+
+def test_a_target_that_dies_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "answers", lambda target: False)
+    with serving(DiesOnSeeds()) as url:
+        report = judged(url, only=["sampling.*", "health.*"])
+    assert report.faults == []
+    assert re.fullmatch(
+        r"nothing answers at http://\S+ any more, since caldrix/test_sampling.py::\S+",
+        report.broke_off,
+    )
+    assert report.exit_status(strict=False) == 1
+    counts = report.counts()
+    assert (counts[Status.ERROR], counts[Status.FAIL]) == (0, 1)
+    assert counts[Status.UNJUDGED] > 10
+
+
+class HangsOnPrompts(Toy):
+    def check(self, path: str, body: dict[str, Any]) -> None:
+        time.sleep(0.2)
+
+
+def test_a_target_that_lets_all_wait_is_told_once() -> None:
+    with serving(HangsOnPrompts()) as url:
+        settings = Settings(url=url, only=["sampling.*"], timeout=0.1)
+        report = judge(settings)
+    assert report is not None
+    assert report.broke_off.startswith("3 cases waited 0.1 s each in vain")
+    counts = report.counts()
+    assert counts[Status.FAIL] <= 3
+    assert counts[Status.UNJUDGED] > 10
+
+
+def test_whether_a_target_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "_PATIENCE", 1)
+    with serving(Toy()) as url, Target.connect(url) as target:
+        assert target.answers()
+    assert not target.answers()
+
+
 def test_the_report_names_what_was_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
     with serving(HealthIsJson()) as url:
@@ -176,6 +225,7 @@ def test_no_such_contract(capsys: pytest.CaptureFixture[str]) -> None:
             "'chat.no-such-clause' is no clause",
         ),
         ("def test_it(): pass", "says of no clause that it judges it"),
+        ("@checks('chat.response.id')\ndef test_it(golden): pass", "which names that golden"),
         ("@checks('server.client.openai')\ndef test_it(): pass", "said to be untestable"),
     ],
 )

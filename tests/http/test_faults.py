@@ -150,6 +150,7 @@ NOT_HTTP = [
     (head("GET /healthz HTTP/1.1", "Host: other"), 400, "the request is not HTTP: "),
     (head("GET healthz HTTP/1.1"), 400, "the request's target must be a path"),
     (head("GET ?a=b HTTP/1.1"), 400, "the request's target must be a path"),
+    (head("get /healthz HTTP/1.1"), 501, "the method is unknown; methods are written in capitals"),
     (head("CONNECT a:1 HTTP/1.1"), 400, "the request's target must be a path"),
     (head("GET / HTTP/1.1", "X: " + "x" * 2**17), 431, "the request's head is too large"),
     (head("POST / HTTP/1.1", "Content-Length: -1"), 400, "the request is not HTTP: "),

@@ -85,6 +85,11 @@ REFUSALS: list[tuple[tuple[str, dict[str, object]], str, str]] = [
         "tool calls are not implemented",
         "messages[0].tool_calls",
     ),
+    (
+        message(role="assistant", content="", function_call={"name": "f", "arguments": "{}"}),
+        "tool calls are not implemented",
+        "messages[0].function_call",
+    ),
     # Content parts
     (content("hi"), 'must be a content part, an object, got "hi"', "messages[1].content[0]"),
     (content({"text": "hi"}), PART_TYPE + "it has none", "messages[1].content[0]"),

@@ -8,6 +8,7 @@ from caldrix.http.body import Path
 from caldrix.http.decoding import Invalid, spell
 
 MAX_MESSAGES = 256
+_CALLS = ("tool_calls", "function_call")
 
 
 @frozen
@@ -30,8 +31,9 @@ def read_messages(value: object) -> tuple[Message, ...]:
 def _read_message(value: object, path: Path) -> Message:
     if not isinstance(value, dict):
         raise Invalid(f"must be an object with role and content, got {spell(value)}", path)
-    if value.get("tool_calls"):
-        raise Invalid("tool calls are not implemented", (*path, "tool_calls"))
+    for call in _CALLS:
+        if value.get(call):
+            raise Invalid("tool calls are not implemented", (*path, call))
     role = value.get("role")
     if not isinstance(role, str) or not role:
         problem = "is required" if role is None else f"must be a role's name, got {spell(role)}"

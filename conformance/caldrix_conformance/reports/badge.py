@@ -17,7 +17,7 @@ def badge_json(report: Report) -> str:
         and verdict.status in (Status.PASSED, Status.FAIL, Status.ERROR)
     ]
     kept = judged.count(Status.PASSED)
-    whole = kept == len(judged) and not report.faults
+    whole = kept == len(judged) and not report.faults and not report.broke_off
     value = {
         "schemaVersion": 1,
         "label": f"{report.contract} contract",

@@ -19,6 +19,7 @@ def report_json(report: Report) -> str:
         "capabilities": sorted(capability.value for capability in report.capabilities),
         "counts": {status.value: count for status, count in report.counts().items()},
         "faults": list(report.faults),
+        "broke_off": report.broke_off or None,
         "clauses": [_verdict(verdict) for verdict in report.verdicts],
     }
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

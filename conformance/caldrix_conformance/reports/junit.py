@@ -8,17 +8,19 @@ from xml.etree import ElementTree as ET
 
 from caldrix_conformance.verdicts import Report, Status, Verdict
 
-# A clause that the target lacks, or that nobody can judge, is a skipped test.
+# A clause that the target lacks, or that nobody can judge, is a skipped test. So is one that the
+# run did not come to: that it broke off is one error, in a suite of its own.
 _ELEMENTS = {
     Status.FAIL: "failure",
     Status.ERROR: "error",
     Status.UNSUPPORTED: "skipped",
     Status.UNTESTABLE: "skipped",
+    Status.UNJUDGED: "skipped",
 }
 
 
 def junit_xml(report: Report) -> str:
-    """The report; the suite's own faults are errors in a suite of their own."""
+    """The report; what went wrong with the run itself are errors in a suite of their own."""
     root = ET.Element("testsuites", _counts(report.verdicts))
     root.set("name", f"{report.contract} contract")
     root.set("time", f"{report.seconds:.1f}")
@@ -29,10 +31,11 @@ def junit_xml(report: Report) -> str:
         suite.set("timestamp", report.began.isoformat(timespec="seconds"))
         for verdict in of_area:
             _add_case(suite, report.contract, verdict)
-    if report.faults:
-        count = str(len(report.faults))
+    faults = [*report.faults, *([report.broke_off] if report.broke_off else ())]
+    if faults:
+        count = str(len(faults))
         suite = ET.SubElement(root, "testsuite", name="the suite itself", tests=count, errors=count)
-        for fault in report.faults:
+        for fault in faults:
             case = ET.SubElement(suite, "testcase", classname="suite", name="fault")
             ET.SubElement(case, "error", message=fault)
     ET.indent(root)

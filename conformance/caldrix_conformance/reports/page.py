@@ -58,6 +58,7 @@ def page_html(report: Report) -> str:
         areas=_areas(report),
         statuses=list(Status),
         counts=report.counts(),
+        unjudged=report.counts()[Status.UNJUDGED],
         broken={level: len(report.broken(level)) for level in Level},
     )
 

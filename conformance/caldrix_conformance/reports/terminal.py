@@ -18,8 +18,9 @@ _STYLES = {
     Status.UNSUPPORTED: "yellow",
     Status.ERROR: "bold magenta",
     Status.UNTESTABLE: "dim",
+    Status.UNJUDGED: "cyan",
 }
-_EXPLAINED = frozenset({Status.FAIL, Status.ERROR, Status.UNSUPPORTED})
+_EXPLAINED = frozenset({Status.FAIL, Status.ERROR, Status.UNSUPPORTED, Status.UNJUDGED})
 
 
 def print_report(report: Report, console: Console, *, every_clause: bool = False) -> None:
@@ -33,6 +34,10 @@ def print_report(report: Report, console: Console, *, every_clause: bool = False
         console.print(_table(shown))
     for fault in report.faults:
         console.print(Text(f"the suite failed: {fault}", style=_STYLES[Status.ERROR]))
+    if report.broke_off:
+        left = report.counts()[Status.UNJUDGED]
+        words = f"the run broke off: {report.broke_off}; clauses not judged: {left}"
+        console.print(Text(words, style=_STYLES[Status.FAIL]))
     console.print(_areas(report))
     console.print(_summary(report))
 

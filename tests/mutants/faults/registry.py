@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from caldrix_conformance.endpoints import ENDPOINTS, clause_of
 from tests.mutants.toy.server import Toy
 
 FAULTS: dict[type[Toy], frozenset[str]] = {}
@@ -18,3 +19,8 @@ def breaks(*clause_ids: str) -> Callable[[type[Toy]], type[Toy]]:
         return toy
 
     return enter
+
+
+def on_both(*topics: str) -> list[str]:
+    """The clauses of both endpoints on ``topics``."""
+    return [clause_of(endpoint, topic) for endpoint in ENDPOINTS for topic in topics]

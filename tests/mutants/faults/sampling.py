@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from tests.mutants.faults.registry import FAULTS, breaks
-from tests.mutants.toy.model import Sampling
+from tests.mutants.toy.model import TOKENS, Sampling
 from tests.mutants.toy.server import Json, Toy
 
 
@@ -18,7 +18,13 @@ class SamplesByDefault(Toy):
         return evolve(super().sampling(body), **({"temperature": 1} if hot else {}))
 
 
-@breaks("sampling.seed.same", "sampling.seed.streamed", "sampling.endpoints", "sampling.top-k.all")
+@breaks(
+    "sampling.seed.same",
+    "sampling.seed.streamed",
+    "sampling.endpoints",
+    "sampling.top-k.all",
+    "sampling.default.values",
+)
 class IgnoresTheSeed(Toy):
     def sampling(self, body: Json) -> Sampling:
         return evolve(super().sampling(body), seed=None)
@@ -38,7 +44,14 @@ class KeepsFewByDefault(Toy):
         return evolve(sampling, top_k=sampling.top_k or 2)
 
 
-@breaks("sampling.temperature.spreads", "sampling.seed.fresh", "sampling.endpoints")
+@breaks(
+    "sampling.temperature.spreads",
+    "sampling.seed.fresh",
+    "sampling.seed.whole",
+    "sampling.endpoints",
+    "sampling.top-k.keeps",
+    "sampling.min-p.cuts",
+)
 class AlwaysGreedy(Toy):
     def sampling(self, body: Json) -> Sampling:
         return evolve(super().sampling(body), temperature=0)
@@ -54,8 +67,69 @@ def _ignoring(field: str, **value: Any) -> type[Toy]:
 
 
 FAULTS |= {
-    _ignoring("top_k", top_k=0): frozenset({"sampling.top-k.one"}),
-    _ignoring("top_p", top_p=1): frozenset({"sampling.top-p.least"}),
-    _ignoring("min_p", min_p=0): frozenset({"sampling.min-p.one"}),
+    _ignoring("top_k", top_k=0): frozenset(
+        {"sampling.top-k.one", "sampling.top-k.keeps", "sampling.order.penalty"}
+    ),
+    _ignoring("top_p", top_p=1): frozenset({"sampling.top-p.least", "sampling.order.temperature"}),
+    _ignoring("min_p", min_p=0): frozenset(
+        {"sampling.min-p.one", "sampling.min-p.cuts", "sampling.order.temperature"}
+    ),
     _ignoring("penalty", repetition_penalty=1): frozenset({"sampling.repetition-penalty.acts"}),
 }
+
+
+@breaks("sampling.default.null")
+class NullIsHot(Toy):
+    def sampling(self, body: Json) -> Sampling:
+        hot = body.get("temperature", 0) is None
+        return evolve(super().sampling(body), **({"temperature": 2} if hot else {}))
+
+
+@breaks("sampling.temperature.zero")
+class SeedsMakeItDraw(Toy):
+    def sampling(self, body: Json) -> Sampling:
+        sampling = super().sampling(body)
+        drawn = sampling.temperature == 0 and sampling.seed == 7
+        return evolve(sampling, temperature=2) if drawn else sampling
+
+
+@breaks("sampling.repetition-penalty.one", "sampling.default.values", "sampling.default.null")
+class PenalizesByOne(Toy):
+    def sampling(self, body: Json) -> Sampling:
+        sampling = super().sampling(body)
+        named = "repetition_penalty" in body and sampling.repetition_penalty == 1
+        return evolve(sampling, repetition_penalty=0.01) if named else sampling
+
+
+@breaks("sampling.top-k.keeps")
+class KeepsOneMore(Toy):
+    def sampling(self, body: Json) -> Sampling:
+        sampling = super().sampling(body)
+        return evolve(sampling, top_k=sampling.top_k + (sampling.top_k == 2))
+
+
+@breaks("sampling.order.penalty")
+class PenalizesWhatIsLeft(Toy):
+    def sampling(self, body: Json) -> Sampling:
+        sampling = super().sampling(body)
+        return evolve(sampling, repetition_penalty=1) if sampling.top_k == 1 else sampling
+
+
+@breaks("sampling.order.temperature")
+class CutsAfterTheTemperature(Toy):
+    """A flat temperature leaves the cuts nothing to tell the tokens apart by."""
+
+    def sampling(self, body: Json) -> Sampling:
+        sampling = super().sampling(body)
+        flat = sampling.temperature > 1000 and sampling.top_k == 0 and "top_k" not in body
+        if not flat or sampling.min_p == 0.9:
+            return sampling
+        top_k = int(len(TOKENS) * sampling.top_p)
+        return evolve(sampling, top_k=top_k, top_p=1, min_p=0)
+
+
+@breaks("sampling.seed.whole")
+class KeepsHalfOfASeed(Toy):
+    def sampling(self, body: Json) -> Sampling:
+        sampling = super().sampling(body)
+        return sampling if sampling.seed is None else evolve(sampling, seed=sampling.seed % 2**32)

@@ -41,11 +41,36 @@ def is_stop(value: Any) -> bool:
     )
 
 
+def is_options(value: Any) -> bool:
+    if isinstance(value, dict) and not is_flag(value.get("include_usage")):
+        raise Refused(400, "no flag", "stream_options.include_usage")
+    return value is None or isinstance(value, dict)
+
+
 def is_cap(value: Any) -> bool:
     return value is None or (is_integer(value) and value >= 1)
 
 
 Rule = Callable[[Any], bool]
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "top_logprobs": (0,),
+    "best_of": (1,),
+    "logprobs": (False, 0),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "response_format": ({"type": "text"},),
+}
+
+
+def _neutral(values: tuple[Any, ...]) -> Rule:
+    # By type as well: true is no 1.
+    return lambda v: v is None or (type(v), v) in [(type(one), one) for one in values]
+
 
 FIELDS: dict[str, Rule] = {
     "max_tokens": is_cap,
@@ -54,23 +79,14 @@ FIELDS: dict[str, Rule] = {
     "stream": is_flag,
     "ignore_eos": is_flag,
     "return_token_ids": is_flag,
-    "stream_options": lambda v: v is None or isinstance(v, dict),
+    "stream_options": is_options,
     "temperature": lambda v: v is None or (is_number(v) and v >= 0),
     "top_k": lambda v: v is None or (is_integer(v) and v >= -1),
     "top_p": lambda v: v is None or (is_number(v) and 0 < v <= 1),
     "min_p": lambda v: v is None or (is_number(v) and 0 <= v <= 1),
     "repetition_penalty": lambda v: v is None or (is_number(v) and v > 0),
     "seed": lambda v: v is None or (is_integer(v) and v >= -1),
-    "n": lambda v: v is None or (is_integer(v) and v == 1),
-    "presence_penalty": lambda v: v in (None, 0),
-    "frequency_penalty": lambda v: v in (None, 0),
-    "top_logprobs": lambda v: v in (None, 0),
-    "best_of": lambda v: v in (None, 1),
-    "logprobs": lambda v: v in (None, 0),
-    "logit_bias": lambda v: v in (None, {}),
-    "tools": lambda v: v in (None, []),
-    "tool_choice": lambda v: v in (None, "none"),
-    "response_format": lambda v: v in (None, {"type": "text"}),
+    **{name: _neutral(value) for name, value in NEUTRAL.items()},
 }
 """Fields of both endpoints: whether a value is taken."""
 
@@ -81,7 +97,7 @@ def check_fields(body: Body, rules: Mapping[str, Rule]) -> None:
     for name, takes in rules.items():
         if name in body and not takes(body[name]):
             raise Refused(400, WORDS.get(name, "got {}").format(body[name]), name)
-    if "stream_options" in body and not body.get("stream"):
+    if body.get("stream_options") is not None and not body.get("stream"):
         raise Refused(400, "only with stream", "stream_options")
     caps = {body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name)}
     if len(caps) > 1:
@@ -99,12 +115,15 @@ def read_messages(body: Body, *, most: int = 256, joint: str = "\n") -> list[str
 def _content(message: Any, place: str, joint: str) -> str:
     if not isinstance(message, dict):
         raise Refused(400, "no object", place)
-    if not isinstance(message.get("role"), str):
+    if not (isinstance(message.get("role"), str) and message["role"]):
         raise Refused(400, "no role", f"{place}.role")
+    for call in ("tool_calls", "function_call"):
+        if message.get(call):
+            raise Refused(400, "not implemented", f"{place}.{call}")
     content = message.get("content")
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
+    if not isinstance(content, list) or not content:
         raise Refused(400, "no content", f"{place}.content")
     return joint.join(_part(part, f"{place}.content[{i}]") for i, part in enumerate(content))
 

@@ -7,10 +7,8 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from collections.abc import Iterator
+from email.message import Message
 from typing import Any, ClassVar
 
 from attrs import define, field, frozen
@@ -20,6 +18,9 @@ from tests.mutants.toy import model as toy_model
 from tests.mutants.toy import rules as toy_rules
 from tests.mutants.toy.model import END, TOKENS, Prompt, Sampling
 from tests.mutants.toy.rules import Refused, Rule
+from tests.mutants.toy.wire import Handler, serving
+
+__all__ = ["CHAT", "COMPLETIONS", "MODEL", "RIGHT", "Json", "Part", "Toy", "right", "serving"]
 
 MODEL = "Qwen/Qwen3-0.6B"
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -64,6 +65,9 @@ class Toy:
         }
     )
 
+    answer_media_type: ClassVar[str] = "application/json"
+    handler: ClassVar[type[Handler]] = Handler
+
     most_bytes: int = 4 * 1024 * 1024
     rules: dict[str, Rule] = field(factory=lambda: dict(toy_rules.FIELDS))
     numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
@@ -80,13 +84,13 @@ class Toy:
             raise Refused(400, "no model", "model")
         self.check_model(body["model"])
         other = "prompt" if path == CHAT else "messages"
-        if other in body:
+        if body.get(other) is not None:
             raise Refused(400, "not here", other)
         toy_rules.check_fields(body, self.rules)
 
     def check_model(self, name: str) -> None:
         if name != MODEL:
-            raise Refused(400, f"{MODEL} is served, not {name}", "model")
+            raise Refused(400, f"{MODEL} is served, not {name[:50]}", "model")
 
     def prompt(self, path: str, body: Json) -> Prompt:
         if path == CHAT:
@@ -113,7 +117,7 @@ class Toy:
         return Sampling(**given, top_k=top_k, seed=None if seed == -1 else seed)
 
     def cap(self, body: Json) -> int:
-        return body.get("max_tokens") or body.get("max_completion_tokens") or 300
+        return min(body.get("max_tokens") or body.get("max_completion_tokens") or 300, 300)
 
     def stops(self, body: Json) -> list[str]:
         stop = body.get("stop") or []
@@ -125,7 +129,7 @@ class Toy:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         sent = text = ""
         ids: list[int] = []
-        for count, token in enumerate(toy_model.generate(prompt, self.sampling(body)), 1):
+        for count, token in enumerate(self.tokens(prompt, body), 1):
             if token == END and not body.get("ignore_eos"):
                 break
             ids.append(token)
@@ -144,6 +148,10 @@ class Toy:
                 return
         yield Part(self.tail(text, sent), ids)
         yield "stop"
+
+    def tokens(self, prompt: Prompt, body: Json) -> Iterator[int]:
+        """The ids of an answer, without end."""
+        return toy_model.generate(prompt, self.sampling(body))
 
     def decode(self, decoder: codecs.IncrementalDecoder, token: int) -> str:
         return decoder.decode(TOKENS[token])
@@ -222,6 +230,9 @@ class Toy:
             choice["text"] = text
         return choice
 
+    def event_bytes(self, event: str) -> bytes:
+        return f"data: {event}\n\n".encode(errors="surrogateescape")
+
     def encode(self, value: Any) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -239,7 +250,7 @@ class Toy:
         return refused.status
 
     def read(self, content_type: str, raw: bytes) -> Json:
-        if content_type != "application/json":
+        if content_type.partition(";")[0].strip().lower() != "application/json":
             raise Refused(400, "send JSON")
         try:
             body = json.loads(raw, object_pairs_hook=_no_twins, parse_constant=_no_constants)
@@ -247,13 +258,22 @@ class Toy:
             raise Refused(400, f"no JSON: {error}") from error
         if not isinstance(body, dict):
             raise Refused(400, "no object")
-        if re.search("[\ud800-\udfff]", json.dumps(body, ensure_ascii=False)):
+        if b"\\u" in raw and re.search("[\ud800-\udfff]", json.dumps(body, ensure_ascii=False)):
             raise Refused(400, "half a surrogate pair")
         return body
 
+    def check_headers(self, headers: Message) -> None:
+        self.check_host(headers["Host"])
+
     def check_host(self, host: str) -> None:
-        if host.partition(":")[0] not in ("127.0.0.1", "localhost"):
+        if not re.fullmatch(r"(?i:127\.0\.0\.1|localhost|\[::1\])(:\d*)?", host):
             raise Refused(403, "another host")
+
+    def allowed(self, path: str) -> str:
+        """The methods of a path, none where there is no route."""
+        if path in (CHAT, COMPLETIONS):
+            return "POST, OPTIONS"
+        return "GET, HEAD, OPTIONS" if path in ("/health", "/healthz", "/v1/models") else ""
 
     def get(self, path: str) -> Json | str:
         if path in ("/health", "/healthz"):
@@ -262,6 +282,10 @@ class Toy:
             model = {"id": MODEL, "object": "model", "owned_by": "inferno"}
             return {"data": [model], "object": "list"}
         raise Refused(405 if path in (CHAT, COMPLETIONS) else 404, "not here")
+
+    def media_type(self, path: str) -> str:
+        """That of an answer that is a text."""
+        return "text/plain"
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> Json:
@@ -272,104 +296,3 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Json:
 
 def _no_constants(name: str) -> None:
     raise ValueError(name)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    toy: Toy
-    disable_nagle_algorithm = True
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        try:
-            self.toy.check_host(self.headers["Host"])
-            answer = self.toy.get(self.path)
-        except Refused as refused:
-            return self.refuse(refused)
-        if isinstance(answer, str):
-            return self.answer(200, answer, "text/plain")
-        return self.answer(200, self.toy.encode(answer))
-
-    def do_POST(self) -> None:
-        try:
-            raw = self.body()
-            self.toy.check_host(self.headers["Host"])
-            body = self.toy.read(self.headers.get("Content-Type", ""), raw)
-            answer = self.toy.post(self.path, body)
-            if not isinstance(answer, dict | str):
-                # The first event before the status: a refusal is no event.
-                answer = itertools.chain([next(answer)], answer)
-        except Refused as refused:
-            return self.refuse(refused)
-        if isinstance(answer, dict):
-            answer = self.toy.encode(answer)
-        return self.answer(200, answer) if isinstance(answer, str) else self.stream(answer)
-
-    def body(self) -> bytes:
-        if "Content-Length" in self.headers:
-            raw = self.rfile.read(int(self.headers["Content-Length"]))
-        else:
-            raw = b"".join(self.chunks())
-        if len(raw) > self.toy.most_bytes:
-            raise Refused(413, "too large")
-        return raw
-
-    def chunks(self) -> Iterator[bytes]:
-        while size := int(self.rfile.readline(), 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-
-    def refuse(self, refused: Refused) -> None:
-        headers = {"Allow": "POST"} if refused.status == 405 else {}
-        text = self.toy.encode(self.toy.error(refused))
-        self.answer(self.toy.status(refused), text, headers=headers)
-
-    def answer(
-        self,
-        status: int,
-        text: str,
-        media_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", media_type)
-        self.send_header("Content-Length", str(len(text.encode())))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def stream(self, events: Iterator[str]) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        try:
-            for event in events:
-                self.wfile.write(f"data: {event}\n\n".encode())
-        except ConnectionError:
-            self.close_connection = True
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves is no news."""
-
-
-@contextmanager
-def serving(toy: Toy) -> Iterator[str]:
-    """Serve ``toy`` on a loopback port; gives its URL."""
-    handler = type("Handler", (_Handler,), {"toy": toy})
-    with _Server(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()

@@ -12,6 +12,8 @@ PROMPTS = {
     "chat": "Name the seven days of the week.",
     "completions": "The days of the week are Monday,",
 }
+FIXTURES = {"chat": "chat", "completions": "text"}
+"""What the names of an endpoint's exchanges begin with."""
 LENGTH = 16
 """Tokens of the answers below: enough for several pieces, quick on a slow machine."""
 
@@ -62,3 +64,31 @@ def text_completion(text_answer: Answer) -> Completion:
 def text_stream(target: Target) -> Streamed:
     prompt = COMPLETIONS.prompt(PROMPTS["completions"])
     return target.stream(COMPLETIONS, **prompt, max_tokens=LENGTH)
+
+
+@pytest.fixture(scope="session")
+def text_usage_stream(target: Target) -> Streamed:
+    options = {"include_usage": True}
+    prompt = COMPLETIONS.prompt(PROMPTS["completions"])
+    return target.stream(COMPLETIONS, **prompt, max_tokens=LENGTH, stream_options=options)
+
+
+@pytest.fixture
+def whole(endpoint: Endpoint, request: pytest.FixtureRequest) -> Completion:
+    """The answer of the case's endpoint."""
+    completion: Completion = request.getfixturevalue(f"{FIXTURES[endpoint.name]}_completion")
+    return completion
+
+
+@pytest.fixture
+def stream(endpoint: Endpoint, request: pytest.FixtureRequest) -> Streamed:
+    """The same answer streamed."""
+    streamed: Streamed = request.getfixturevalue(f"{FIXTURES[endpoint.name]}_stream")
+    return streamed
+
+
+@pytest.fixture
+def usage_stream(endpoint: Endpoint, request: pytest.FixtureRequest) -> Streamed:
+    """The same answer streamed with its usage."""
+    streamed: Streamed = request.getfixturevalue(f"{FIXTURES[endpoint.name]}_usage_stream")
+    return streamed

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from caldrix_conformance.answers import Answer, Completion, Streamed
+from caldrix_conformance.answers import Answer, Completion
 from caldrix_conformance.endpoints import COMPLETIONS
-from caldrix_conformance.goldens import Goldens, Kind
-from caldrix_conformance.marks import checks
-from caldrix_conformance.shapes import TEXT_ANSWER, TEXT_CHUNK, expect_shape
+from caldrix_conformance.goldens import Golden
+from caldrix_conformance.marks import captured, checks
+from caldrix_conformance.shapes import TEXT_ANSWER, expect_shape
 from caldrix_conformance.tables import row
-from caldrix_conformance.target import ABSENT, Target
+from caldrix_conformance.target import ABSENT, QUESTION, Target
 
 COUNTING = "One, two, three,"
 """What every model goes on with, so that some text is there to be seen."""
@@ -25,9 +25,10 @@ def test_shape(text_answer: Answer) -> None:
 
 
 @checks("completions.response.exact")
-def test_exact_shape(golden: Goldens, target: Target) -> None:
+@captured("completions/shape-answer")
+def test_exact_shape(golden: Golden, target: Target) -> None:
     answer = target.ask(COMPLETIONS, prompt=COUNTING, max_tokens=4)
-    golden.check("completions/shape-answer", answer, Kind.SHAPE)
+    golden.shape(answer)
 
 
 @checks("completions.response.object")
@@ -46,7 +47,21 @@ def test_id(text_completion: Completion, target: Target) -> None:
 @checks("completions.response.choice")
 def test_choice(text_completion: Completion) -> None:
     (choice,) = text_completion.body["choices"]
-    assert choice.get("index") == 0, f"index is {choice.get('index')!r}"
+    index = choice.get("index")
+    assert (type(index), index) == (int, 0), f"index is {index!r}"
+
+
+@checks("completions.response.created")
+def test_created(text_completion: Completion) -> None:
+    created = text_completion.body.get("created")
+    assert type(created) is int, f"created is {created!r}"
+    assert 1_500_000_000 < created < 10_000_000_000, f"created is {created}, no time in seconds"
+
+
+@checks("completions.response.model")
+def test_model(text_completion: Completion, target: Target) -> None:
+    seen = text_completion.body.get("model")
+    assert seen == target.model, f"model is {seen!r}, not {target.model!r}"
 
 
 @checks("completions.response.continues")
@@ -57,14 +72,9 @@ def test_continues(target: Target) -> None:
 
 
 @checks("completions.response.printed")
-def test_printed(golden: Goldens) -> None:
-    golden.replay("completions/document-capital-of-france")
-
-
-@checks("completions.response.text")
-def test_text(golden: Goldens, target: Target) -> None:
-    answer = target.ask(COMPLETIONS, prompt="1, 2, 3, 4, 5,", max_tokens=8)
-    golden.check("completions/text-counting", answer, Kind.TEXT)
+@captured("completions/document-capital-of-france")
+def test_printed(golden: Golden) -> None:
+    golden.replay()
 
 
 @checks("completions.usage")
@@ -80,14 +90,19 @@ REFUSALS: list[Any] = [
     row("completions.prompt.required", {"prompt": None}),
     row("completions.prompt.type", {"prompt": 7}),
     row("completions.prompt.type", {"prompt": {"text": "Hi"}}),
+    row("completions.prompt.type", {"prompt": True}),
+    row("completions.prompt.type", {"prompt": 1.5}),
     row("completions.prompt.empty", {"prompt": ""}),
     row("completions.prompt.empty", {"prompt": []}),
     row("completions.prompt.batch", {"prompt": ["Hi", "Ho"]}),
+    row("completions.prompt.batch", {"prompt": ["Hi"]}),
+    row("completions.prompt.batch", {"prompt": [[1, 2]]}),
     row("completions.prompt.batch", {"prompt": [[1, 2], [3]]}),
     row("completions.prompt.id-type", {"prompt": [1, 2.5]}),
     row("completions.prompt.id-type", {"prompt": [1, True]}),
     row("completions.prompt.id-type", {"prompt": [1, "2"]}),
     row("completions.prompt.id-type", {"prompt": [1, None]}),
+    row("completions.prompt.id-type", {"prompt": [1, {"id": 2}]}),
 ]
 
 
@@ -97,7 +112,7 @@ def test_refused(target: Target, fields: dict[str, object]) -> None:
 
 
 @checks("completions.prompt.id-range")
-@pytest.mark.parametrize("token_id", [BEYOND_ANY_VOCABULARY, -1])
+@pytest.mark.parametrize("token_id", [BEYOND_ANY_VOCABULARY, -1, 2**64])
 def test_id_range(target: Target, token_id: int) -> None:
     target.ask(COMPLETIONS, prompt=[1, token_id]).expect_refusal("prompt[1]")
 
@@ -125,62 +140,88 @@ def test_ids_continue(target: Target, some_ids: list[int]) -> None:
     assert second == first[1:], f"{first}, and one token later {second}"
 
 
+@checks("completions.prompt.characters")
+def test_characters(target: Target) -> None:
+    """What stands behind a null character, an emoji or a line's end is read, too."""
+    for start in ("a\0b", "🙂", "a\r\nb", "\u2028"):
+        short, long = (
+            target.completions(prompt=start + rest).usage.prompt_tokens for rest in ("", " Hi" * 20)
+        )
+        assert long >= short + 20, f"{short} tokens for {start!r}, {long} with twenty words more"
+
+
 @checks("completions.messages.refused")
 def test_messages_refused(target: Target) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     target.ask(COMPLETIONS, messages=messages).expect_refusal("messages")
+    target.ask(COMPLETIONS, messages=messages, prompt=ABSENT).expect_refusal("messages")
+    target.ask(COMPLETIONS, messages="Hi").expect_refusal("messages")
 
 
-# A turn of the commonest chat format, which a model that knows it ends after a few words.
-A_TURN = "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n"
+@checks("completions.messages.null")
+def test_null_messages(target: Target) -> None:
+    target.ask(COMPLETIONS, messages=None).expect(200)
+
+
+# Turns of the commonest chat format, which a model that knows it ends after a few words, and texts
+# after which others do.
+ENDING = [
+    f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n",
+    QUESTION,
+    "The end.",
+]
+
+
+MOST = 24
+"""Tokens, more than such a model writes before it ends one of these."""
+
+
+@pytest.fixture(scope="session")
+def ended(target: Target) -> Answer:
+    """A text that the model itself ends."""
+    for prompt in ENDING:
+        answer = target.ask(COMPLETIONS, prompt=prompt, max_tokens=MOST)
+        if answer.completion(COMPLETIONS).usage.completion_tokens < MOST:
+            return answer
+    pytest.skip("the model ends none of the texts that the suite knows")
+
+
+def again(target: Target, ended: Answer, **fields: object) -> Completion:
+    """The answer to the same request with ``fields`` besides."""
+    assert isinstance(ended.request, dict)
+    return target.post(COMPLETIONS.path, {**ended.request, **fields}).completion(COMPLETIONS)
+
+
+@checks("completions.end.stop")
+def test_end(ended: Answer) -> None:
+    reason = ended.completion(COMPLETIONS).finish_reason
+    assert reason == "stop", f"finish_reason is {reason!r} where the model ended"
 
 
 @checks("completions.ignore-eos.runs-on")
-def test_ignore_eos(target: Target) -> None:
-    answer = target.completions(prompt=A_TURN, max_tokens=40, ignore_eos=True)
-    assert answer.usage.completion_tokens == 40, f"{answer.usage} for a cap of 40"
-    assert answer.finish_reason == "length", f"finish_reason is {answer.finish_reason!r}"
+def test_ignore_eos(target: Target, ended: Answer) -> None:
+    answer = again(target, ended, ignore_eos=True)
+    seen = answer.usage.completion_tokens, answer.finish_reason
+    assert seen == (MOST, "length"), f"ended after {seen[0]} of {MOST} tokens with {seen[1]!r}"
+
+
+@checks("completions.ignore-eos.off")
+@pytest.mark.parametrize("value", [False, None])
+def test_not_ignoring_eos(target: Target, ended: Answer, value: object) -> None:
+    seen, wanted = again(target, ended, ignore_eos=value), ended.completion(COMPLETIONS)
+    ends = [(one.text, one.finish_reason) for one in (seen, wanted)]
+    assert ends[0] == ends[1], f"{ends[0]} with {value!r}, {ends[1]} without the field"
 
 
 @checks("completions.ignore-eos.type")
-@pytest.mark.parametrize("value", ["true", 1, []])
+@pytest.mark.parametrize("value", ["true", 1, 0, []])
 def test_ignore_eos_type(target: Target, value: object) -> None:
     target.ask(COMPLETIONS, ignore_eos=value).expect_refusal("ignore_eos")
 
 
-@checks("completions.streaming.framing")
-def test_framing(text_stream: Streamed) -> None:
-    media_type = text_stream.answer.expect(200).headers.get("content-type", "")
-    assert media_type.startswith("text/event-stream"), f"content-type is {media_type!r}"
-    last = text_stream.events[-1].data
-    assert last == "[DONE]", f"the last event is {last!r}"
-
-
-@checks("completions.streaming.chunk")
-def test_chunk(text_stream: Streamed) -> None:
-    for chunk in text_stream.chunks:
-        expect_shape(chunk, TEXT_CHUNK, "a chunk")
-    seen = {str(chunk.get("object")) for chunk in text_stream.chunks}
-    assert seen == {"text_completion"}, f"object is {sorted(seen)}"
-
-
 @checks("completions.streaming.exact")
-def test_exact_chunk(golden: Goldens, target: Target) -> None:
+@captured("completions/shape-chunks")
+def test_exact_chunk(golden: Golden, target: Target) -> None:
     stream = target.stream(COMPLETIONS, prompt=COUNTING, max_tokens=4)
-    golden.check("completions/shape-chunks", stream.answer, Kind.SHAPE)
-
-
-@checks("completions.streaming.text")
-def test_streamed_text(text_stream: Streamed, text_completion: Completion) -> None:
-    seen = (text_stream.text, text_stream.finish_reason)
-    wanted = (text_completion.text, text_completion.finish_reason)
-    assert seen == wanted, f"{seen} streamed, {wanted} not streamed"
-
-
-@checks("completions.streaming.usage")
-def test_streamed_usage(target: Target, text_stream: Streamed) -> None:
-    assert not text_stream.usages, f"usage unasked: {text_stream.usages[0]}"
-    options = {"include_usage": True}
-    stream = target.stream(COMPLETIONS, max_tokens=2, stream_options=options)
-    assert stream.usage == target.completions(max_tokens=2).usage, f"{stream.usage} streamed"
-    assert stream.chunks[-1].get("choices") == [], f"the last chunk is {stream.chunks[-1]}"
+    golden.shape(stream.answer)

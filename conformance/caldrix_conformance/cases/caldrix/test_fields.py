@@ -9,15 +9,28 @@ import pytest
 from caldrix_conformance.endpoints import Endpoint
 from caldrix_conformance.marks import checks
 from caldrix_conformance.tables import both_endpoints, row
-from caldrix_conformance.target import Target
+from caldrix_conformance.target import ABSENT, Target
 
 
-@checks("fields.token-ids.default")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        row("fields.token-ids.default", {}),
+        row("fields.token-ids.default", {"return_token_ids": False}),
+        row("fields.token-ids.null", {"return_token_ids": None}),
+    ],
+)
 @both_endpoints
-@pytest.mark.parametrize("fields", [{}, {"return_token_ids": False}], ids=["absent", "false"])
-def test_no_ids(target: Target, endpoint: Endpoint, fields: dict[str, bool]) -> None:
+def test_no_ids(target: Target, endpoint: Endpoint, fields: dict[str, Any]) -> None:
     body = target.complete(endpoint, **fields).body
     assert "token_ids" not in body["choices"][0], f"token_ids unasked: {body}"
+
+
+@checks("fields.token-ids.unasked-chunks")
+@both_endpoints
+def test_no_streamed_ids(target: Target, endpoint: Endpoint) -> None:
+    body = target.stream(endpoint, max_tokens=2).answer.expect(200).body
+    assert b'"token_ids"' not in body, f"token_ids unasked: {body!r}"
 
 
 @checks("fields.token-ids.whole")
@@ -40,45 +53,72 @@ def test_streamed_ids(target: Target, endpoint: Endpoint) -> None:
 @checks("fields.token-ids.place")
 @both_endpoints
 def test_place_of_ids(target: Target, endpoint: Endpoint) -> None:
-    for chunk in target.stream(endpoint, max_tokens=3, return_token_ids=True).chunks:
+    stream = target.stream(endpoint, max_tokens=3, return_token_ids=True)
+    for chunk in stream.chunks:
         assert "token_ids" in chunk, f"no token_ids on the chunk: {chunk}"
-        assert "token_ids" not in chunk["choices"][0], f"token_ids on the choice: {chunk}"
+    for choice in stream.choices:
+        assert "token_ids" not in choice, f"token_ids on the choice: {choice}"
+
+
+@checks("fields.token-ids.same-text")
+@both_endpoints
+def test_text_with_ids(target: Target, endpoint: Endpoint) -> None:
+    plain, seen = (
+        target.complete(endpoint, max_tokens=4, return_token_ids=wanted).text
+        for wanted in (ABSENT, True)
+    )
+    assert seen == plain, f"{seen!r} with token_ids, {plain!r} without"
 
 
 @checks("fields.token-ids.type")
 @both_endpoints
-@pytest.mark.parametrize("value", ["true", 1, []])
+@pytest.mark.parametrize("value", ["true", 1, 0, []])
 def test_ids_type(target: Target, endpoint: Endpoint, value: object) -> None:
     target.ask(endpoint, return_token_ids=value).expect_refusal("return_token_ids")
 
 
-@checks("fields.user")
-@both_endpoints
-def test_user(target: Target, endpoint: Endpoint) -> None:
-    target.complete(endpoint, user="someone")
-
-
 UNNAMED = {
-    "x_no_such_field": {"deep": [1, None, "x"]},
+    "x_no_such_field": {"deep": [1, None, "x", {"model": 1}]},
     "store": True,
     "metadata": {"a": "b"},
     "service_tier": "auto",
+    "": 0,
 }
-
-
 OTHER_APIS = {
     "echo": True,
     "suffix": " And so on.",
     "functions": [{"name": "look_up", "parameters": {}}],
     "function_call": "auto",
+    "parallel_tool_calls": True,
     "modalities": ["text", "audio"],
 }
 
 
 @pytest.mark.parametrize(
-    "fields", [row("fields.unnamed", UNNAMED), row("fields.other-apis", OTHER_APIS)]
+    "fields",
+    [
+        row("fields.user", {"user": "someone"}),
+        row("fields.user", {"user": None}),
+        row("fields.unnamed", UNNAMED),
+        row("fields.other-apis", OTHER_APIS),
+    ],
 )
 @both_endpoints
-def test_unnamed(target: Target, endpoint: Endpoint, fields: dict[str, Any]) -> None:
-    plain, seen = (target.complete(endpoint, max_tokens=4, **more) for more in ({}, fields))
-    assert seen.text == plain.text, f"{seen.text!r} with unnamed fields, {plain.text!r} without"
+def test_changes_nothing(target: Target, endpoint: Endpoint, fields: dict[str, Any]) -> None:
+    prompt = endpoint.prompt("One, two, three,")
+    plain, seen = (
+        target.complete(endpoint, **prompt, max_tokens=4, **more).text for more in ({}, fields)
+    )
+    assert plain, "an empty text shows nothing"
+    assert seen == plain, f"{seen!r} with {', '.join(sorted(fields))}; {plain!r} without"
+
+
+INTEGERS = ("max_tokens", "max_completion_tokens", "top_k", "seed")
+
+
+@checks("fields.integers")
+@both_endpoints
+@pytest.mark.parametrize("field", INTEGERS)
+def test_written_with_a_fraction(target: Target, endpoint: Endpoint, field: str) -> None:
+    """7.0, which in JSON is the number 7 and in most languages no integer."""
+    target.ask(endpoint, **{"max_tokens": ABSENT, field: 7.0}).expect_refusal(field)

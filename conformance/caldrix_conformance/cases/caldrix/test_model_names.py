@@ -1,15 +1,37 @@
-"""How the completions endpoint judges model, as the chat endpoint does."""
+"""The name of the model in a request, on both endpoints."""
 
 from __future__ import annotations
 
 import pytest
 
-from caldrix_conformance.endpoints import COMPLETIONS
-from caldrix_conformance.marks import checks
+from caldrix_conformance.endpoints import Endpoint
+from caldrix_conformance.tables import each, on_each
 from caldrix_conformance.target import ABSENT, Target
 
+REFUSED: dict[str, list[object]] = {
+    "model.required": [ABSENT, None],
+    "model.type": [7, ["a"], {"id": "a"}, True],
+    "model.unknown": ["no-such-model", "", "no\0such", "x" * 100_000],
+}
 
-@checks("completions.model.as-chat")
-@pytest.mark.parametrize("model", [ABSENT, 7, "no-such-model"])
-def test_model(target: Target, model: object) -> None:
-    target.ask(COMPLETIONS, model=model).expect_refusal("model")
+
+@pytest.mark.parametrize(
+    ("endpoint", "model"),
+    [row for topic, models in REFUSED.items() for model in models for row in each(topic, model)],
+)
+def test_refused(target: Target, endpoint: Endpoint, model: object) -> None:
+    target.ask(endpoint, model=model).expect_refusal("model")
+
+
+@on_each("model.exact")
+def test_nearly_the_name(target: Target, endpoint: Endpoint) -> None:
+    for name in (target.model.swapcase(), f"{target.model} ", target.model[:-1]):
+        if name != target.model:
+            target.ask(endpoint, model=name).expect_refusal("model")
+
+
+@on_each("model.unknown-names")
+def test_names(target: Target, endpoint: Endpoint) -> None:
+    message = str(target.ask(endpoint, model="no-such-model").expect(400).error.get("message"))
+    for name in ("no-such-model", target.model):
+        assert name in message, f"the message does not name {name}: {message!r}"

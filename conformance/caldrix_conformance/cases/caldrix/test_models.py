@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from caldrix_conformance.endpoints import Endpoint
-from caldrix_conformance.goldens import Goldens, Kind
-from caldrix_conformance.marks import checks
+from caldrix_conformance.goldens import Golden
+from caldrix_conformance.marks import captured, checks
 from caldrix_conformance.shapes import MODEL_LIST, expect_shape
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
@@ -22,8 +22,9 @@ def test_shape(target: Target) -> None:
 
 
 @checks("models.exact")
-def test_exact_shape(golden: Goldens, target: Target) -> None:
-    golden.check("models/shape-list", target.get("/v1/models"), Kind.SHAPE)
+@captured("models/shape-list")
+def test_exact_shape(golden: Golden, target: Target) -> None:
+    golden.shape(target.get("/v1/models"))
 
 
 @checks("models.one")
@@ -36,8 +37,9 @@ def test_one(target: Target, some_endpoint: Endpoint) -> None:
 
 
 @checks("models.printed")
-def test_printed(golden: Goldens) -> None:
-    golden.replay("models/document-list")
+@captured("models/document-list")
+def test_printed(golden: Golden) -> None:
+    golden.replay()
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ import pytest
 from attrs import frozen
 
 from caldrix_conformance.answers import Completion, Streamed
-from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
+from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
 from caldrix_conformance.marks import checks
-from caldrix_conformance.tables import row
+from caldrix_conformance.tables import each, on_each
 from caldrix_conformance.target import Target
 
 NEVER = "\N{SNOWMAN}never"
+BEYOND_ASCII = "Repeat exactly, nothing else: 🙂🙃😀 naïve 日本語 🙂🙃😀"
 
 
 @frozen
@@ -27,16 +28,7 @@ class Told:
     stream: Callable[..., Streamed]
 
 
-@pytest.fixture(scope="session")
-def chat(target: Target, chat_completion: Completion, chat_stream: Streamed) -> Told:
-    return told(target, CHAT, chat_completion, chat_stream)
-
-
-@pytest.fixture(scope="session")
-def text(target: Target, text_completion: Completion, text_stream: Streamed) -> Told:
-    return told(target, COMPLETIONS, text_completion, text_stream)
-
-
+@pytest.fixture
 def told(target: Target, endpoint: Endpoint, whole: Completion, stream: Streamed) -> Told:
     assert isinstance(stream.answer.request, dict)
     body: dict[str, Any] = {
@@ -58,7 +50,7 @@ def split_stop(told: Told) -> str:
     for piece in told.pieces[:-1]:
         end += len(piece)
         stop = told.text[end - 1 : end + 2]
-        if end > 1 and len(stop) == 3 and told.text.index(stop) == end - 1:
+        if end > 1 and len(stop) == 3 and told.text.find(stop) == end - 1:
             return stop
     raise AssertionError(f"no stop can be split over these pieces: {told.pieces}")
 
@@ -79,90 +71,118 @@ def expect_text(answer: Completion, wanted: str, stops: object) -> None:
     assert answer.text == wanted, f"stop {stops!r} gave {answer.text!r}, wanted {wanted!r}"
 
 
-@checks("chat.stop.string")
-def test_string(chat: Told) -> None:
-    stop = whole_stops(chat)[-1]
-    expect_text(chat.ask(stop=stop), until(chat.text, stop), stop)
+@on_each("stop.string")
+def test_string(told: Told) -> None:
+    stop = whole_stops(told)[-1]
+    expect_text(told.ask(stop=stop), until(told.text, stop), stop)
 
 
-@checks("chat.stop.reason")
-def test_reason(chat: Told) -> None:
-    reason = chat.ask(stop=whole_stops(chat)[-1]).finish_reason
+@on_each("stop.reason")
+def test_reason(told: Told) -> None:
+    reason = told.ask(stop=whole_stops(told)[-1]).finish_reason
     assert reason == "stop", f"finish_reason is {reason!r}"
 
 
-@checks("chat.stop.several")
-def test_several(chat: Told) -> None:
-    stops = [NEVER, *whole_stops(chat), NEVER + "!"]
-    expect_text(chat.ask(stop=stops), until(chat.text, *stops), stops)
+@on_each("stop.several")
+def test_several(told: Told) -> None:
+    stops = [NEVER, *whole_stops(told), NEVER + "!"]
+    expect_text(told.ask(stop=stops), until(told.text, *stops), stops)
 
 
-@checks("chat.stop.split-over-tokens")
-def test_split(chat: Told) -> None:
-    stop = split_stop(chat)
-    expect_text(chat.ask(stop=stop), until(chat.text, stop), stop)
+@on_each("stop.split-over-tokens")
+def test_split(told: Told) -> None:
+    stop = split_stop(told)
+    expect_text(told.ask(stop=stop), until(told.text, stop), stop)
 
 
-@checks("completions.stop.as-chat")
-def test_completions(text: Told) -> None:
-    stop = split_stop(text)
-    answer = text.ask(stop=[NEVER, stop])
-    expect_text(answer, until(text.text, stop), stop)
-    assert answer.finish_reason == "stop", f"finish_reason is {answer.finish_reason!r}"
+@on_each("stop.shortest")
+def test_shortest(told: Told) -> None:
+    letters = [one for one in told.text[1:] if one.isascii() and one != told.text[0]]
+    assert letters, f"no letters in {told.text!r}"
+    stop = letters[0]
+    expect_text(told.ask(stop=[stop]), until(told.text, stop), stop)
+
+
+@on_each("stop.at-once")
+def test_at_once(told: Told) -> None:
+    stop = told.text[:2]
+    expect_text(told.ask(stop=stop), "", stop)
+
+
+@on_each("stop.prompt")
+def test_prompt(target: Target, endpoint: Endpoint) -> None:
+    """What the prompt holds is no part of the text."""
+    prompt = endpoint.prompt(f"Count on, {NEVER}: one, two, three,")
+    wanted, seen = (
+        target.complete(endpoint, **prompt, max_tokens=4, stop=stop) for stop in (None, NEVER)
+    )
+    if NEVER in wanted.text:
+        pytest.skip("the model repeats the prompt")
+    expect_text(seen, wanted.text, NEVER)
+
+
+@on_each("stop.characters")
+def test_characters(target: Target, endpoint: Endpoint) -> None:
+    """Such characters come in several tokens, none of which holds the whole of one."""
+    prompt = endpoint.prompt(BEYOND_ASCII)
+    text = target.complete(endpoint, **prompt, max_tokens=24).text
+    stop = next((character for character in text if ord(character) > 0x2000), None)
+    if stop is None or stop == "\ufffd":
+        pytest.skip(f"the model writes no such characters: {text!r}")
+    seen = target.complete(endpoint, **prompt, max_tokens=24, stop=stop)
+    expect_text(seen, until(text, stop), stop)
 
 
 @checks("completions.ignore-eos.stop")
-def test_ignoring_eos(text: Told) -> None:
-    stop = whole_stops(text)[-1]
-    answer = text.ask(stop=stop, ignore_eos=True)
-    expect_text(answer, until(text.text, stop), stop)
+@pytest.mark.parametrize("endpoint", [COMPLETIONS])
+def test_ignoring_eos(told: Told) -> None:
+    stop = whole_stops(told)[-1]
+    answer = told.ask(stop=stop, ignore_eos=True)
+    expect_text(answer, until(told.text, stop), stop)
     assert answer.finish_reason == "stop", f"finish_reason is {answer.finish_reason!r}"
 
 
-@checks("streaming.stop.hidden")
-def test_hidden(chat: Told) -> None:
-    stop = split_stop(chat)
-    seen, wanted = chat.stream(stop=stop).text, until(chat.text, stop)
-    assert seen == wanted, f"stop {stop!r} streamed {seen!r}, wanted {wanted!r}"
+@on_each("streaming.stop.hidden")
+def test_hidden(told: Told) -> None:
+    stop = split_stop(told)
+    seen, wanted = told.stream(stop=stop), until(told.text, stop)
+    assert seen.text == wanted, f"stop {stop!r} streamed {seen.text!r}, wanted {wanted!r}"
+    assert seen.finish_reason == "stop", f"finish_reason is {seen.finish_reason!r}"
 
 
-@checks("streaming.stop.released")
-def test_released(chat: Told) -> None:
-    seen = chat.stream(stop=chat.text[-3:] + NEVER).text
-    assert seen == chat.text, f"streamed {seen!r}, wanted {chat.text!r}"
+@on_each("streaming.stop.released")
+def test_released(told: Told) -> None:
+    seen = told.stream(stop=told.text[-3:] + NEVER).text
+    assert seen == told.text, f"streamed {seen!r}, wanted {told.text!r}"
 
 
-TAKEN = [
-    row("chat.stop.longest", "x" * 256),
-    row("chat.stop.longest", ["é" * 128]),
-    row("chat.stop.none", None),
-    row("chat.stop.none", []),
-]
-
-
-@pytest.mark.parametrize("stop", TAKEN)
-def test_taken(target: Target, stop: object) -> None:
-    target.ask(CHAT, stop=stop).expect(200)
-
-
-REFUSED: dict[str, list[Any]] = {
-    "chat.stop.five": [list("abcde")],
-    "chat.stop.too-long": ["x" * 257, ["ok", "é" * 129]],
-    "chat.stop.empty": ["", ["ok", ""]],
-    "chat.stop.type": [7, True, {"a": "b"}, ["ok", 7], [["ok"]]],
+FOUR = ["a" * 256, "b" * 256, "c" * 256, "d" * 256]
+TAKEN: dict[str, list[Any]] = {
+    "stop.longest": ["x" * 256, ["é" * 128]],
+    "stop.four": [FOUR],
+    "stop.none": [None, []],
 }
 
 
 @pytest.mark.parametrize(
     ("endpoint", "stop"),
-    [
-        *(row(clause, CHAT, stop) for clause, stops in REFUSED.items() for stop in stops),
-        *(
-            row("completions.stop.as-chat", COMPLETIONS, stop)
-            for stops in REFUSED.values()
-            for stop in stops
-        ),
-    ],
+    [row for topic, stops in TAKEN.items() for stop in stops for row in each(topic, stop)],
+)
+def test_taken(target: Target, endpoint: Endpoint, stop: object) -> None:
+    target.ask(endpoint, stop=stop).expect(200)
+
+
+REFUSED: dict[str, list[Any]] = {
+    "stop.five": [list("abcde")],
+    "stop.too-long": ["x" * 257, ["ok", "é" * 129]],
+    "stop.empty": ["", ["ok", ""]],
+    "stop.type": [7, True, {"a": "b"}, ["ok", 7], [["ok"]], ["ok", None]],
+}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "stop"),
+    [row for topic, stops in REFUSED.items() for stop in stops for row in each(topic, stop)],
 )
 def test_refused(target: Target, endpoint: Endpoint, stop: object) -> None:
     target.ask(endpoint, stop=stop).expect_refusal("stop", within=True)

@@ -25,16 +25,22 @@ NEUTRAL: dict[str, list[Any]] = {
     "response_format": [{"type": "text"}],
 }
 REFUSED: dict[str, list[Any]] = {
-    "n": [2, 0, True],
-    "presence_penalty": [0.5, -1],
-    "frequency_penalty": [0.5, -1],
-    "top_logprobs": [3],
-    "best_of": [2],
-    "logprobs": [True, 1, 5],
-    "logit_bias": [{"50": -100}],
-    "tools": [[TOOL]],
-    "tool_choice": ["auto", "required"],
-    "response_format": [{"type": "json_object"}, "text"],
+    "n": [2, 0, -1, 1.5, True, "1", [1]],
+    "presence_penalty": [0.5, -1, False, "0"],
+    "frequency_penalty": [0.5, -1, False, "0"],
+    "top_logprobs": [3, -1, False, "0"],
+    "best_of": [2, 0, True, "1"],
+    "logprobs": [True, 1, 5, "false", []],
+    "logit_bias": [{"50": -100}, [], ""],
+    "tools": [[TOOL], {}, "none"],
+    "tool_choice": ["auto", "required", "", {"type": "function", "function": {"name": "f"}}],
+    "response_format": [
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}},
+        {"type": "text", "strict": True},
+        {},
+        "text",
+    ],
 }
 
 
@@ -50,8 +56,9 @@ def rows(table: dict[str, list[Any]], what: str) -> list[Any]:
     ("field", "value"),
     rows({field: [None, *values] for field, values in NEUTRAL.items()}, "neutral"),
 )
-def test_neutral(target: Target, some_endpoint: Endpoint, field: str, value: object) -> None:
-    target.ask(some_endpoint, **some_endpoint.prompt("Hi"), **{field: value}).expect(200)
+@both_endpoints
+def test_neutral(target: Target, endpoint: Endpoint, field: str, value: object) -> None:
+    target.ask(endpoint, **endpoint.prompt("Hi"), **{field: value}).expect(200)
 
 
 @pytest.mark.parametrize(("field", "value"), rows(REFUSED, "refused"))

@@ -1,0 +1,113 @@
+"""The route /v1/systemone: bodies, sizes and methods, and servers that can't decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from caldrix_conformance.answers import Answer
+from caldrix_conformance.capabilities import Capability
+from caldrix_conformance.endpoints import SYSTEMONE
+from caldrix_conformance.marks import checks
+from caldrix_conformance.questions import (
+    CHOICE,
+    ask_one,
+    ask_text,
+)
+from caldrix_conformance.tables import row
+from caldrix_conformance.target import Target
+
+MOST_BYTES = 4 * 1024 * 1024
+REQUEST = '"state": "s", "questions": {"q": {"type": "noul", "instructions": "Is it late?"}}'
+
+NO_OBJECTS = [
+    row("systemone.body.json", b"{not json"),
+    row("systemone.body.json", b""),
+    row("systemone.body.object", b"[]"),
+    row("systemone.body.object", b'"s"'),
+]
+HEADERS = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("content", NO_OBJECTS)
+def test_body(target: Target, content: bytes) -> None:
+    answer = target.send("POST", SYSTEMONE, content=content, headers=HEADERS)
+    assert answer.expect(400).error, f"an empty error object; {answer.seen}"
+
+
+@checks("systemone.size.most")
+def test_most_bytes(target: Target) -> None:
+    ask_text(target, REQUEST, size=MOST_BYTES).expect(200)
+
+
+@checks("systemone.size.over")
+def test_too_many_bytes(target: Target) -> None:
+    answer = ask_text(target, REQUEST, size=MOST_BYTES + 1)
+    assert answer.expect(413).error, f"no error object; {answer.seen}"
+
+
+@checks("systemone.route.method")
+def test_method(target: Target) -> None:
+    answer = target.get(SYSTEMONE)
+    assert answer.expect(405).error, f"no error object; {answer.seen}"
+    allowed = answer.headers.get("allow", "")
+    assert "POST" in allowed, f"the Allow header is {allowed!r}"
+
+
+@pytest.fixture(scope="session")
+def of_a_batched_server(target: Target) -> Answer:
+    """What a batched server says to a request that another would answer."""
+    return ask_one(target, CHOICE)
+
+
+@checks("systemone.batched.refused")
+def test_batched(of_a_batched_server: Answer) -> None:
+    of_a_batched_server.expect(400)
+
+
+@checks("systemone.batched.param")
+def test_batched_param(of_a_batched_server: Answer) -> None:
+    expect_no_param(of_a_batched_server)
+
+
+@checks("systemone.batched.words")
+def test_batched_words(of_a_batched_server: Answer) -> None:
+    expect_words(of_a_batched_server, "/v1/systemone needs --max-batch 1")
+
+
+@pytest.fixture(scope="session")
+def of_a_base_model(target: Target) -> Answer:
+    """What a model without a chat template says to such a request."""
+    if target.capabilities & {Capability.SYSTEMONE, Capability.BATCHED}:
+        pytest.skip("the target's /v1/systemone does without a template, or is refused before")
+    answer = ask_one(target, CHOICE)
+    if answer.status == 404:
+        pytest.skip("the target has no /v1/systemone")
+    return answer
+
+
+@checks("systemone.untemplated.refused")
+def test_untemplated(of_a_base_model: Answer) -> None:
+    of_a_base_model.expect(400)
+
+
+@checks("systemone.untemplated.param")
+def test_untemplated_param(of_a_base_model: Answer) -> None:
+    expect_no_param(of_a_base_model)
+
+
+@checks("systemone.untemplated.words")
+def test_untemplated_words(of_a_base_model: Answer) -> None:
+    expect_words(of_a_base_model, "the model has no chat template; /v1/systemone needs one")
+
+
+def expect_no_param(answer: Answer) -> None:
+    """Check that a refusal names no field, with a param that is null."""
+    error = answer.expect(400).error
+    assert "param" in error, f"no param: {error}"
+    assert error["param"] is None, f"param is {error['param']!r}"
+
+
+def expect_words(answer: Answer, words: str) -> None:
+    """Check what a refusal says."""
+    message = answer.expect(400).error.get("message")
+    assert words in str(message), f"the message is {message!r}, without {words!r}"

@@ -1,0 +1,91 @@
+"""The suite's own proof: a real server made wrong in one way at a time, and each way noticed.
+
+Together with the faulty toys it shows of every case that it can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from caldrix.cli.conformance import own_server
+from caldrix_conformance.clauses import Clause, Level, load_spec
+from caldrix_conformance.options import Settings
+from caldrix_conformance.resources import spec_directory
+from caldrix_conformance.run import judge
+from caldrix_conformance.verdicts import Report, Status
+from tests.mutants.exchange import Mutation
+from tests.mutants.faults import FAULTS
+from tests.mutants.mutations import MUTATIONS
+from tests.mutants.proxy import Proxy, proxying
+from tests.mutants.toy.server import Toy
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_path: Path) -> Iterator[str]:
+    """Our own server on the embedded model."""
+    assert smollm2_path.exists()
+    with own_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def proxy(server: str) -> Iterator[Proxy]:
+    with proxying(server) as proxy:
+        yield proxy
+
+
+def judged(settings: Settings) -> Report:
+    report = judge(settings)
+    assert report is not None
+    assert report.faults == []
+    return report
+
+
+def matches(clause_id: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(clause_id, glob) for glob in globs)
+
+
+def test_an_unmutated_proxy_changes_nothing(server: str, proxy: Proxy) -> None:
+    direct, through = (judged(Settings(url=url)) for url in (server, proxy.url))
+    assert through.capabilities == direct.capabilities
+    assert [(v.clause.id, v.status) for v in through.verdicts] == [
+        (v.clause.id, v.status) for v in direct.verdicts
+    ]
+    assert direct.exit_status(strict=True) == 0
+
+
+def test_every_mutation_has_its_own_name() -> None:
+    names = [mutation.name for mutation in MUTATIONS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
+def test_a_mutation_breaks_just_its_own_clauses(proxy: Proxy, mutation: Mutation) -> None:
+    with proxy.mutated(mutation) as url:
+        report = judged(Settings(url=url, only=mutation.areas, timeout=mutation.timeout))
+    broken = {v.clause.id: v.seen for v in report.broken(*Level)}
+    judgements = [v for v in report.verdicts if v.status in (Status.PASSED, Status.FAIL)]
+    wanted = {v.clause.id for v in judgements if matches(v.clause.id, mutation.breaks)}
+    assert broken.keys() == wanted, broken
+    # A glob that finds nothing, or a clause that was not judged, would prove nothing.
+    assert [glob for glob in mutation.breaks if not any(matches(i, [glob]) for i in broken)] == []
+    assert report.counts()[Status.ERROR] == 0
+
+
+def test_every_case_can_fail() -> None:
+    """Each clause that a case judges is broken by some faulty server."""
+    clauses = [one for one in load_spec(spec_directory("caldrix")) if one.untestable is None]
+    proven = frozenset[str]().union(*FAULTS.values())
+    proven |= {clause.id for clause in clauses if is_mutated(clause)}
+    assert [clause.id for clause in clauses if clause.id not in proven] == []
+
+
+def is_mutated(clause: Clause) -> bool:
+    """Whether a mutation breaks it on the server behind the proxy, which can what the toy can."""
+    return not clause.needs & Toy.lacks and any(
+        matches(clause.id, mutation.breaks) for mutation in MUTATIONS
+    )

@@ -1,0 +1,1 @@
+"""Servers that this project did not write, judged by its conformance suite."""
