@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from caldrix_conformance.spec_diff.__main__ import main
-from caldrix_conformance.spec_diff.cases import Case, CasesOfTwo, NotCollected, cases_at
+from caldrix_conformance.spec_diff.cases import Case, CasesOfTwo, Names, NotCollected, cases_at
 from caldrix_conformance.spec_diff.changes import Move, Promise, SpecDiff, compare, moves
 from caldrix_conformance.spec_diff.command import diff_since
 from caldrix_conformance.spec_diff.markdown import code, escape, markdown, words
@@ -373,7 +373,9 @@ def test_as_markdown() -> None:
     new = Promise(id="a.new", level="may", promise="It\n## will be.", where="A")
     gone = Promise(id="a.gone", level="should", promise="It was_.", where="A")
     where = attrs.evolve(OLD, id="a.where")
-    case = Case("test_a.py::test_a", "s", "v", frozenset({"a.turned"}), frozenset())
+    case = Case(
+        "test_a.py::test_a", "s", "v", Names.of(frozenset({"a.turned"})), Names.of(frozenset())
+    )
     diff = compare(
         [OLD, gone, where],
         [changed, new, attrs.evolve(where, where="")],

@@ -22,7 +22,7 @@ from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.clauses import Level
 from caldrix_conformance.options import Settings
 from caldrix_conformance.run import judge, run
-from caldrix_conformance.target import Target
+from caldrix_conformance.target import TIMEOUT, Target
 from caldrix_conformance.verdicts import Ledger, Report, Status
 from tests.mutants.faults import FAULTS
 from tests.mutants.faults.answers import SpacedJson
@@ -31,8 +31,14 @@ from tests.mutants.toy.server import RIGHT, Toy, serving
 from tests.support.golden_runs import OF_A_MODEL
 
 
-def judged(url: str, *, only: Sequence[str] = (), without: Sequence[Capability] = ()) -> Report:
-    report = judge(Settings(url=url, only=only, without=without))
+def judged(
+    url: str,
+    *,
+    only: Sequence[str] = (),
+    without: Sequence[Capability] = (),
+    timeout: float = TIMEOUT,
+) -> Report:
+    report = judge(Settings(url=url, only=only, without=without, timeout=timeout))
     assert report is not None
     return report
 
@@ -68,7 +74,7 @@ def test_a_wrong_server_breaks_just_its_own_clauses(toy: type[Toy]) -> None:
     broken = FAULTS[toy]
     areas = sorted({clause_id.partition(".")[0] for clause_id in broken})
     with serving(toy()) as url:
-        report = judged(url, only=[f"{area}.*" for area in areas])
+        report = judged(url, only=[f"{area}.*" for area in areas], timeout=toy.waited_for)
     assert {v.clause.id for v in report.broken(*Level)} == broken
     assert report.counts()[Status.ERROR] == 0
     musts = any(verdict.clause.level is Level.MUST for verdict in report.broken(*Level))

@@ -59,6 +59,23 @@ class Item:
 
 
 @frozen
+class Names:
+    """Texts that name things, some of them globs."""
+
+    exact: frozenset[str]
+    globs: Sequence[str]
+
+    @classmethod
+    def of(cls, texts: frozenset[str]) -> Names:
+        """The names in ``texts``. A glob with next to nothing but values in it names nothing."""
+        globs = (text for text in texts if "*" in text and re.search(r"\w{3}", text))
+        return cls(texts, sorted(globs))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.exact or any(fnmatchcase(name, glob) for glob in self.globs)
+
+
+@frozen
 class Case:
     """A case, one row of its table, in one state of the repository."""
 
@@ -67,9 +84,9 @@ class Case:
     source: str
     """A digest of its function and all that uses."""
     values: str
-    clauses: frozenset[str] = field(repr=False)
-    goldens: frozenset[str] = field(repr=False)
-    """Texts, some of them globs, that name the clauses it declares and the goldens it uses."""
+    clauses: Names = field(repr=False)
+    goldens: Names = field(repr=False)
+    """The clauses it declares and the goldens it uses."""
 
     @property
     def fingerprint(self) -> tuple[str, str]:
@@ -78,11 +95,11 @@ class Case:
 
     def declares(self, clause_id: str) -> bool:
         """Whether it judges that clause."""
-        return _names(self.clauses, clause_id)
+        return clause_id in self.clauses
 
     def uses(self, golden: str) -> bool:
         """Whether it holds an answer against that golden."""
-        return _names(self.goldens, golden)
+        return golden in self.goldens
 
 
 @frozen
@@ -189,19 +206,10 @@ def _case(
         name=f"{file}::{function}",
         source=sha256("\n".join(sorted(source.parts)).encode()).hexdigest(),
         values=values,
-        clauses=frozenset(named).union(*(item.clauses for item in items)),
-        goldens=source.texts.union(*(item.paths for item in items)),
+        clauses=Names.of(frozenset(named).union(*(item.clauses for item in items))),
+        goldens=Names.of(source.texts.union(*(item.paths for item in items))),
     )
 
 
 def _tree(root: Path, contract: str) -> SourceTree:
     return SourceTree(root / _CASES / contract, root / PACKAGES)
-
-
-def _names(texts: Iterable[str], name: str) -> bool:
-    return name in texts or any(_is_glob(text) and fnmatchcase(name, text) for text in texts)
-
-
-def _is_glob(text: str) -> bool:
-    # One with next to nothing but values in it would name everything.
-    return "*" in text and re.search(r"\w{3}", text) is not None

@@ -171,23 +171,22 @@ def compare(
     then, now = ({promise.id: promise for promise in promises} for promises in (old, new))
     moved = _differing(*goldens)
     everyone = [*cases.old, *cases.new]
+    users = {name: [case for case in everyone if case.uses(name)] for name in moved}
     changes = [
         Change(
             then.get(clause_id),
             now.get(clause_id),
             moves(cases, clause_id),
-            [
-                name
-                for name in moved
-                if any(c.uses(name) for c in everyone if c.declares(clause_id))
-            ],
+            [name for name in moved if any(case.declares(clause_id) for case in users[name])],
         )
         for clause_id in [*now, *(gone for gone in then if gone not in now)]
         if then.get(clause_id) != now.get(clause_id)
     ]
     with_clauses = {name for change in changes for name in change.goldens}
     stray = {
-        name: [i for i in now if any(c.declares(i) for c in everyone if c.uses(name))]
+        name: [
+            clause_id for clause_id in now if any(case.declares(clause_id) for case in users[name])
+        ]
         for name in moved
         if name not in with_clauses
     }

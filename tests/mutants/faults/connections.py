@@ -31,6 +31,7 @@ class _Keeping(Handler):
 @breaks("wire.connection.close", "wire.http10.answer")
 class KeepsConnections(Toy):
     handler = _Keeping
+    waited_for = 2.0
 
 
 class _Chunking(Handler):
@@ -162,6 +163,7 @@ class _Greedy(Handler):
 @breaks("wire.request.longer", "wire.connection.pipelined")
 class ReadsBeyondTheLength(Toy):
     handler = _Greedy
+    waited_for = 2.0
 
 
 @breaks("wire.request.lengths", "wire.request.two-codings")

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from attrs import define, field, frozen
 
 from caldrix_conformance.capabilities import Capability
+from caldrix_conformance.target import TIMEOUT
 from tests.mutants.toy import model as toy_model
 from tests.mutants.toy import rules as toy_rules
 from tests.mutants.toy.model import END, TOKENS, Prompt, Sampling
@@ -51,6 +52,8 @@ def right(toy: type[Toy]) -> type[Toy]:
 class Toy:
     """The server's behaviour; a kind or a fault is a subclass that overrides one of these."""
 
+    waited_for: ClassVar[float] = TIMEOUT
+    """Seconds that the suite waits for its bytes: less where a fault is to send none."""
     lacks: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.NO_TEMPLATE,

@@ -34,6 +34,7 @@ PLACE = "messages[0].content[1]"
 REFUSALS = [
     row("chat.messages.required", {"messages": ABSENT}, "messages"),
     row("chat.messages.required", {"messages": None}, "messages"),
+    row("chat.messages.required", {"messages": ABSENT, "stream": True}, "messages"),
     row("chat.messages.type", {"messages": "Hi"}, "messages"),
     row("chat.messages.type", {"messages": USER}, "messages"),
     row("chat.messages.type", {"messages": 7}, "messages"),

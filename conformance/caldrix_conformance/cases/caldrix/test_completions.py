@@ -88,6 +88,7 @@ def test_usage(target: Target) -> None:
 REFUSALS: list[Any] = [
     row("completions.prompt.required", {"prompt": ABSENT}),
     row("completions.prompt.required", {"prompt": None}),
+    row("completions.prompt.required", {"prompt": ABSENT, "stream": True}),
     row("completions.prompt.type", {"prompt": 7}),
     row("completions.prompt.type", {"prompt": {"text": "Hi"}}),
     row("completions.prompt.type", {"prompt": True}),
