@@ -57,7 +57,7 @@ def own_server() -> Iterator[str]:
     ):
         assert server.stdout is not None
         try:
-            yield _address(server.stdout)
+            yield address_in(server.stdout)
         finally:
             server.terminate()
             try:
@@ -66,7 +66,7 @@ def own_server() -> Iterator[str]:
                 server.kill()
 
 
-def _address(lines: Iterable[str]) -> str:
+def address_in(lines: Iterable[str]) -> str:
     """The address in what a server prints once it is ready. Raises ServerNotStarted without one."""
     for line in lines:
         name, _, value = line.strip().partition(" ")

@@ -16,12 +16,13 @@ from rich.text import Text
 from caldrix.cli.conformance import own_server
 from caldrix.errors import CaldrixError, Refusal
 from caldrix_conformance.clauses import Clause, Level, Spec, load_spec
-from caldrix_conformance.coverage import RunReport, SpecCoverage, parse_report, read_report
+from caldrix_conformance.coverage import SpecCoverage
 from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.options import Options, Settings
 from caldrix_conformance.reports.data import report_json
 from caldrix_conformance.resources import spec_directory
 from caldrix_conformance.run import judge
+from caldrix_conformance.saved import SavedReport, parse_report, read_report
 from caldrix_conformance.spec_diff.command import spec_diff
 
 _CONTRACT = Options().contract
@@ -135,7 +136,7 @@ def _spec(contract: str) -> Spec:
         return load_spec(spec_directory(contract))
 
 
-def _fresh_run(contract: str) -> RunReport:
+def _fresh_run(contract: str) -> SavedReport:
     _spec(contract)  # before a server is started for nothing
     with own_server() as address:
         report = judge(Settings(url=address, contract=contract))

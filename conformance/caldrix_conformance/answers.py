@@ -7,6 +7,8 @@ and never crashes on a target's mistake.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -76,21 +78,36 @@ class Answer:
         return value
 
     @property
+    def media_type(self) -> str:
+        """The media type without parameters, in lower case; "" for none."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
     def error(self) -> JsonObject:
         """The object under ``error``, which the body must hold."""
         error = self.object.get("error")
         assert isinstance(error, dict), f"the body has no object under error; {self.seen}"
         return error
 
-    def expect_refusal(self, param: str, *, within: bool = False) -> JsonObject:
+    @property
+    def error_message(self) -> str:
+        """What the error object says."""
+        message = self.error.get("message")
+        assert isinstance(message, str), f"the message is {message!r}; {self.seen}"
+        return message
+
+    def expect_refusal(self, param: str | None, *, within: bool = False) -> JsonObject:
         """The error object of this answer, which must be a 400 that names the field ``param``.
 
-        ``within`` takes a more exact place inside that field as well, as in ``stop[1]``.
+        None is for a refusal with no field at fault. ``within`` takes a more exact place inside
+        the field as well, as in ``stop[1]``.
         """
-        seen = self.expect(400).error.get("param")
+        error = self.expect(400).error
+        assert "param" in error, f"the error has no param; {self.seen}"
+        seen = error["param"]
         inside = within and isinstance(seen, str) and seen.startswith((f"{param}[", f"{param}."))
         assert seen == param or inside, f"wanted param {param!r}, got {seen!r}; {self.seen}"
-        return self.error
+        return error
 
     def completion(self, endpoint: Endpoint) -> Completion:
         """What this answer says, which must be a whole answer of ``endpoint``."""
@@ -211,6 +228,25 @@ def chunks_of(body: bytes) -> list[JsonObject]:
         assert "error" not in chunk, f"the stream ends in an error: {event.data}"
         chunks.append(chunk)
     return chunks
+
+
+def number_in(found: Mapping[str, Any], name: str) -> float:
+    """The member ``name``, which must be a finite number."""
+    value = found.get(name)
+    assert isinstance(value, int | float), f"{name} is {value!r}: {found}"
+    assert not isinstance(value, bool), f"{name} is {value!r}: {found}"
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    assert math.isfinite(number), f"{name} is {value!r}: {found}"
+    return number
+
+
+def numbers_in(message: str) -> set[int]:
+    """The whole numbers that a message tells, with or without separators of thousands."""
+    text = re.sub(r"(?<=\d)[,_](?=\d{3})", "", message)
+    return {int(digits) for digits in re.findall(r"\d{1,18}", text)}
 
 
 def read_usage(value: Any) -> Usage:

@@ -26,9 +26,8 @@ def canonical_shape(answer: Answer) -> dict[str, Any]:
 
 
 def _form(answer: Answer, reduce: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    form: dict[str, Any] = {"status": answer.status, "content_type": media_type}
-    if media_type == "text/event-stream":
+    form: dict[str, Any] = {"status": answer.status, "content_type": answer.media_type}
+    if answer.media_type == "text/event-stream":
         chunks = merge_deltas(chunks_of(answer.body))
         form["chunks"] = [reduce(_without_guesses(chunk)) for chunk in chunks]
     else:

@@ -138,6 +138,10 @@ class Capture:
             canonical=canonical,
         )
 
+    def like(self, answer: Answer, *, model: str) -> Capture:
+        """An answer of the model served as ``model``, captured as this one was."""
+        return Capture.of(answer, self.kind, model=model, tie=self.tie, tolerance=self.tolerance)
+
     def again(self) -> Capture:
         """What its own raw answer is captured as."""
         request = self.request.for_model(self.model)
@@ -149,9 +153,7 @@ class Capture:
             self.response.headers,
             self.response.raw,
         )
-        return Capture.of(
-            answer, self.kind, model=self.model, tie=self.tie, tolerance=self.tolerance
-        )
+        return self.like(answer, model=self.model)
 
     @property
     def asserts_text(self) -> bool:
@@ -238,15 +240,16 @@ class CountTable:
         return f"{differences[0]}{more}"
 
 
-Golden = Capture | CountTable
+StoredGolden = Capture | CountTable
+"""What a golden's file holds."""
 
 
-def golden_text(golden: Golden) -> str:
+def golden_text(golden: StoredGolden) -> str:
     """A golden file's text."""
     return json.dumps(_converter.unstructure(golden), indent=2, ensure_ascii=False) + "\n"
 
 
-def read_golden(text: str, name: str) -> Golden:
+def read_golden(text: str, name: str) -> StoredGolden:
     """The golden in a file's text. Raises GoldenError, naming the golden ``name``.
 
     A canonical form that the raw answer beside it doesn't have was written by hand, or by another
@@ -256,7 +259,7 @@ def read_golden(text: str, name: str) -> Golden:
         value = json.loads(text)
         if not isinstance(value, dict):
             raise TypeError("it holds no object")
-        type_: type[Golden] = CountTable if Kind(value["kind"]) is Kind.COUNT else Capture
+        type_: type[StoredGolden] = CountTable if Kind(value["kind"]) is Kind.COUNT else Capture
         golden = _converter.structure(value, type_)
     except (ValueError, KeyError, TypeError, BaseValidationError) as error:
         raise GoldenError(f"the golden {name} can't be read: {_told(error)}") from error
@@ -273,7 +276,7 @@ def read_golden(text: str, name: str) -> Golden:
     return golden
 
 
-def read_golden_file(path: Path, name: str) -> Golden:
+def read_golden_file(path: Path, name: str) -> StoredGolden:
     """The golden at ``path``. Raises GoldenError, naming the golden ``name``."""
     try:
         text = path.read_text("utf-8")

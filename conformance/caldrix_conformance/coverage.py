@@ -1,4 +1,4 @@
-"""Which clauses a run of the suite has really tested, read from the report that it wrote.
+"""Which clauses a run of the suite has really tested, by the report that it wrote.
 
 A clause counts as tested when a case has judged it, kept or broken. One of which the report says
 that no case ran, though nothing kept it from running, is untested: a suite must not have any.
@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from pathlib import Path
-from typing import Any
 
 from attrs import frozen
-from cattrs import BaseValidationError, Converter, transform_error
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from caldrix_conformance.clauses import Clause, Spec
 from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.saved import JudgedClause, SavedReport
 from caldrix_conformance.verdicts import Status
 
 _NAMED = 5
@@ -43,54 +41,36 @@ class Coverage(Enum):
 _GAPS = {Coverage.UNTESTED: "bold red", Coverage.ERROR: "bold magenta"}
 
 
-@frozen
-class _Clause:
-    id: str
-    level: str
-    status: Status
-    promise: str
-    source: str
-    cases: tuple[str, ...]
-
-    def describes(self, clause: Clause) -> bool:
-        """Whether it is the clause as the spec has it today."""
-        return (self.level, self.promise, self.source) == (
-            clause.level.value,
-            clause.promise,
-            clause.source.value,
-        ) and (self.status is Status.UNTESTABLE) == (clause.untestable is not None)
-
-    @property
-    def coverage(self) -> Coverage:
-        """What the run has made of it."""
-        if self.status in (Status.UNSUPPORTED, Status.UNTESTABLE):
-            return Coverage(self.status.value)
-        if not self.cases or self.status is Status.UNJUDGED:
-            return Coverage.UNTESTED
-        return Coverage.ERROR if self.status is Status.ERROR else Coverage.TESTED
+def coverage_of(judged: JudgedClause) -> Coverage:
+    """What a run has made of a clause that its report tells of."""
+    if judged.status in (Status.UNSUPPORTED, Status.UNTESTABLE):
+        return Coverage(judged.status.value)
+    if not judged.cases or judged.status is Status.UNJUDGED:
+        return Coverage.UNTESTED
+    return Coverage.ERROR if judged.status is Status.ERROR else Coverage.TESTED
 
 
-@frozen
-class RunReport:
-    """What a run wrote with --json, as far as it matters here."""
-
-    contract: str
-    target: str
-    model: str
-    faults: tuple[str, ...]
-    clauses: tuple[_Clause, ...]
+def describes(judged: JudgedClause, clause: Clause) -> bool:
+    """Whether a report tells of the clause as the spec has it today."""
+    told = (judged.level, judged.promise, judged.source, judged.status is Status.UNTESTABLE)
+    return told == (
+        clause.level,
+        clause.promise,
+        clause.source,
+        clause.untestable is not None,
+    )
 
 
 @frozen
 class SpecCoverage:
     """What a run has made of each clause of a spec."""
 
-    run: RunReport
+    run: SavedReport
     clauses: Mapping[str, Coverage]
     """By id, in the order of the spec."""
 
     @classmethod
-    def of(cls, run: RunReport, spec: Spec) -> SpecCoverage:
+    def of(cls, run: SavedReport, spec: Spec) -> SpecCoverage:
         """The coverage of ``spec`` by ``run``. Raises SuiteError if that was of another state."""
         seen = {clause.id: clause for clause in run.clauses}
         wrong = {
@@ -99,7 +79,7 @@ class SpecCoverage:
             "tells otherwise of": [
                 clause.id
                 for clause in spec
-                if clause.id in seen and not seen[clause.id].describes(clause)
+                if clause.id in seen and not describes(seen[clause.id], clause)
             ],
         }
         if any(wrong.values()):
@@ -108,7 +88,7 @@ class SpecCoverage:
                 f"the report is of a part of the spec, or of another state of it: it {told}; "
                 "write it anew with `caldrix conformance --json FILE`"
             )
-        return cls(run, {clause.id: seen[clause.id].coverage for clause in spec})
+        return cls(run, {clause.id: coverage_of(seen[clause.id]) for clause in spec})
 
     @property
     def areas(self) -> Mapping[str, Mapping[Coverage, int]]:
@@ -169,38 +149,6 @@ class SpecCoverage:
             ]
             table.add_row(area, *numbers, str(sum(counts.values())))
         return table
-
-
-def read_report(path: Path) -> RunReport:
-    """The report in a file. Raises SuiteError, naming the file, if it isn't one."""
-    try:
-        return parse_report(path.read_text("utf-8"))
-    except OSError as error:
-        raise SuiteError(f"the report {path} can't be read: {error.strerror}") from error
-    except SuiteError as error:
-        raise SuiteError(f"{path}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise SuiteError(f"{path}: not a report: {error}") from error
-
-
-def parse_report(text: str) -> RunReport:
-    """The report that `report_json` made ``text`` of. Raises SuiteError if it did not."""
-    try:
-        return _converter.structure(json.loads(text), RunReport)
-    except BaseValidationError as error:
-        raise SuiteError(f"not a report: {transform_error(error)[0]}") from error
-    except (ValueError, TypeError) as error:
-        raise SuiteError(f"not a report: {error}") from error
-
-
-_converter = Converter()
-
-
-@_converter.register_structure_hook
-def _text(value: Any, _: type[str]) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected a text, got {value!r}")  # noqa: TRY004  # cattrs' own
-    return value
 
 
 def _counts(found: Sequence[Coverage]) -> Mapping[Coverage, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 
 from attrs import define, frozen
 
-from caldrix_conformance.answers import Answer, JsonObject
+from caldrix_conformance.answers import Answer, JsonObject, number_in
 
 ROUNDING = 1e-13
 """How far two ways to add up the same two dozen 64-bit floats may come apart."""
@@ -87,7 +86,7 @@ class Decisions:
         found = self.of(name)
         chosen = found.get("choice")
         assert isinstance(chosen, str), f"the choice is {chosen!r}: {found}"
-        return Choice(chosen, self.probabilities(name), _number(found, "confidence"))
+        return Choice(chosen, self.probabilities(name), number_in(found, "confidence"))
 
     def score(self, name: str) -> Score:
         """The answer to a score."""
@@ -95,18 +94,18 @@ class Decisions:
         indexes = [str(index) for index in range(len(by_index))]
         assert set(by_index) == set(indexes), f"probabilities of {list(by_index)}"
         probabilities = [by_index[index] for index in indexes]
-        return Score(_number(found, "score"), probabilities, _number(found, "confidence"))
+        return Score(number_in(found, "score"), probabilities, number_in(found, "confidence"))
 
     def noul(self, name: str) -> float:
         """The answer to a noul."""
-        return _number(self.of(name), "noul")
+        return number_in(self.of(name), "noul")
 
     def probabilities(self, name: str) -> dict[str, float]:
         """The probabilities in the answer to a choice or a score, in their order."""
         found = self.of(name).get("probabilities")
         assert isinstance(found, dict), f"no object under probabilities: {self.of(name)}"
         assert found, "probabilities is empty"
-        return {key: _number(found, key) for key in found}
+        return {key: number_in(found, key) for key in found}
 
     @cached_property
     def exact_legends(self) -> Mapping[str, Any]:
@@ -148,18 +147,6 @@ class Decisions:
     def readings(self) -> Mapping[str, Sequence[float]]:
         """The probabilities in each answer."""
         return {name: self.reading(name) for name in self.answers}
-
-
-def _number(found: Mapping[str, Any], name: str) -> float:
-    value = found.get(name)
-    assert isinstance(value, int | float), f"{name} is {value!r}: {found}"
-    assert not isinstance(value, bool), f"{name} is {value!r}: {found}"
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    assert math.isfinite(number), f"{name} is {value!r}: {found}"
-    return number
 
 
 def nearly(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -208,15 +195,15 @@ def expected_score(probabilities: Sequence[float]) -> float:
     return sum(index * p for index, p in enumerate(probabilities))
 
 
-def score_confidence(probabilities: Sequence[float], likeliest: int) -> float:
-    """1 less the mean distance from the likeliest level, in units of an even guess's spread.
+def score_confidence(probabilities: Sequence[float], level: int) -> float:
+    """1 less the mean distance from the likeliest ``level``, in units of an even guess's spread.
 
     That spread is the mean distance of all levels from their middle.
     """
     count = len(probabilities)
     if count == 1:
         return 1.0
-    distance = sum(p * abs(index - likeliest) for index, p in enumerate(probabilities))
+    distance = sum(p * abs(index - level) for index, p in enumerate(probabilities))
     spread = sum(abs(index - (count - 1) / 2) for index in range(count)) / count
     return max(0.0, 1 - distance / spread)
 
@@ -232,9 +219,3 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 def spaces_between(body: bytes) -> int:
     """How many spaces and line breaks a JSON text has outside of its strings."""
     return len(re.findall(rb"\s", _STRING.sub(b"", body)))
-
-
-def numbers_in(message: object) -> set[int]:
-    """The whole numbers that a message tells, with or without commas between thousands."""
-    text = re.sub(r"(?<=\d),(?=\d{3})", "", str(message))
-    return {int(digits) for digits in re.findall(r"\d{1,18}", text)}

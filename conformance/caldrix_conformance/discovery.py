@@ -8,30 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Set
-from typing import Any
 
 import httpx2
 
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, ENDPOINTS, SYSTEMONE
+from caldrix_conformance.images import PIXEL
+from caldrix_conformance.speculation import REPETITIVE
 from caldrix_conformance.target import Target
 
 _NOT_THERE = frozenset({404, 405, 501})
 
-PIXEL = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAA"
-    "AACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
-)
-"""A PNG of one grey pixel."""
-
-IMAGE_PART = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
-
 _MODEL_UNFIT = (b"template", b"label")
 """What a refusal speaks of where the model, and not the request, keeps it from being answered."""
-
-REPETITIVE = "1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2,"
-"""What any proposer guesses the continuation of."""
 
 
 def discover(target: Target, without: Set[Capability]) -> frozenset[Capability]:
@@ -117,7 +107,7 @@ def _lacks_template(answer: Answer) -> bool:
 
 
 def _takes_images(target: Target) -> bool:
-    content: list[Any] = [IMAGE_PART, {"type": "text", "text": "Describe it."}]
+    content = [PIXEL.part(), {"type": "text", "text": "Describe it."}]
     messages = [{"role": "user", "content": content}]
     answer = _ask(target, CHAT.path, target.body(CHAT, {"messages": messages}))
     return answer is not None and answer.status == 200

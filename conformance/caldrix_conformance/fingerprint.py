@@ -27,7 +27,8 @@ from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.errors import GoldenError
 from caldrix_conformance.target import Target
 
-FOLDER = "fingerprints"
+FINGERPRINTS = "fingerprints"
+"""The folder of a contract's fingerprints, beside those of its goldens."""
 
 EASY_TEXTS = (
     "Hello",
@@ -134,7 +135,7 @@ class Unknown(Exception):
 
 def fingerprints_directory(contract: str) -> Path:
     """The folder of a contract's fingerprints, which need not be there."""
-    return resources.goldens_directory(contract) / FOLDER
+    return resources.goldens_directory(contract) / FINGERPRINTS
 
 
 def folder_name(model: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 from syrupy.assertion import SnapshotAssertion
-from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+from syrupy.extensions.single_file import SingleFileSnapshotExtension
 from syrupy.location import PyTestLocation
 
 from caldrix_conformance import resources
@@ -24,16 +24,16 @@ from caldrix_conformance.capture import (
     Count,
     CountTable,
     Kind,
+    StoredGolden,
     Tie,
     golden_text,
     read_golden,
     read_golden_file,
 )
-from caldrix_conformance.capture import Golden as Stored
 from caldrix_conformance.compare import Tolerance
 from caldrix_conformance.endpoints import CHAT, Endpoint
 from caldrix_conformance.errors import GoldenError
-from caldrix_conformance.fingerprint import FOLDER, Part, Recognizer
+from caldrix_conformance.fingerprint import FINGERPRINTS, Part, Recognizer
 from caldrix_conformance.target import Target
 
 HOW_TO_WRITE = "write it with `just goldens`"
@@ -42,13 +42,12 @@ HOW_TO_WRITE = "write it with `just goldens`"
 class GoldenExtension(SingleFileSnapshotExtension):
     """Keeps the golden named ``contract/area/case`` in goldens/contract/area/case.json."""
 
-    _write_mode = WriteMode.TEXT
     file_extension = "json"
 
-    def serialize(self, data: Any, **_: Any) -> str:
-        """The golden's file's text."""
+    def serialize(self, data: Any, **_: Any) -> bytes:
+        """What the golden's file holds."""
         assert isinstance(data, Capture | CountTable)
-        return golden_text(data)
+        return golden_text(data).encode()
 
     @classmethod
     def get_location(cls, *, test_location: PyTestLocation, index: str | int) -> str:
@@ -68,13 +67,14 @@ class GoldenExtension(SingleFileSnapshotExtension):
         What can't be read is no match, and so is written anew when goldens are.
         """
         try:
-            stored = read_golden(snapshot_data, "being compared")
-        except GoldenError:
+            stored = read_golden(snapshot_data.decode(), "being compared")
+        except (GoldenError, UnicodeDecodeError):
             return False
-        return difference(stored, read_golden(serialized_data, "being compared")) is None
+        seen = read_golden(serialized_data.decode(), "being compared")
+        return difference(stored, seen) is None
 
 
-def difference(stored: Stored, seen: Stored) -> str | None:
+def difference(stored: StoredGolden, seen: StoredGolden) -> str | None:
     """Where ``seen`` first differs from a stored golden."""
     if isinstance(stored, Capture) and isinstance(seen, Capture):
         return stored.difference(seen)
@@ -160,14 +160,7 @@ class Golden:
             answer = self.target.get(request.path)
         else:
             answer = self.target.post(request.path, request.body)
-        seen = Capture.of(
-            answer,
-            stored.kind,
-            model=self.target.model,
-            tie=stored.tie,
-            tolerance=stored.tolerance,
-        )
-        found = stored.difference(seen)
+        found = stored.difference(stored.like(answer, model=self.target.model))
         assert found is None, f"golden {name}: {found}"
 
     def _applicable(self, part: Part) -> Sequence[str]:
@@ -189,7 +182,7 @@ class Golden:
             pytest.skip(f"the target isn't a model this was captured from; {told}")
         return [f"{self.contract}/{area}/{model}/{case}" for model in fitting]
 
-    def _hold(self, name: str, seen: Stored) -> None:
+    def _hold(self, name: str, seen: StoredGolden) -> None:
         path = golden_path(name)
         stored = None
         if path.is_file() and not self.writing:
@@ -214,10 +207,10 @@ def orphans(contract: str, names: Collection[str]) -> Iterator[str]:
     """What is wrong about each file under goldens/contract that none of ``names`` reaches."""
     folder = resources.goldens_directory(contract)
     files = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    known = {path.stem for path in files if path.parent == PurePath(FOLDER)}
+    known = {path.stem for path in files if path.parent == PurePath(FINGERPRINTS)}
     used: set[str] = set()
     for path in files:
-        if path.parts[0] == FOLDER:
+        if path.parts[0] == FINGERPRINTS:
             continue
         tied = path.parts[1:-1]
         told = f"{folder.name}/{path.as_posix()}"
@@ -227,4 +220,4 @@ def orphans(contract: str, names: Collection[str]) -> Iterator[str]:
             yield f"the golden {told} is of a model without a fingerprint"
         used.update(tied)
     for name in sorted(known - used):
-        yield f"no golden is of the fingerprint {folder.name}/{FOLDER}/{name}.json; delete it"
+        yield f"no golden is of the fingerprint {folder.name}/{FINGERPRINTS}/{name}.json; delete it"

@@ -10,13 +10,12 @@ import struct
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from typing import Any
 
 from attrs import evolve, frozen
 
+from caldrix_conformance.answers import JsonObject
 from caldrix_conformance.target import ABSENT
 
-JsonObject = dict[str, Any]
 Colour = tuple[int, int, int]
 
 RED: Colour = (220, 20, 20)
@@ -119,6 +118,9 @@ def _chunk(name: bytes, data: bytes) -> bytes:
     checksum = zlib.crc32(name + data)
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
 
+
+PIXEL = png(1, 1)
+"""The smallest picture."""
 
 JPEG = Picture(
     "jpeg",

@@ -1,10 +1,16 @@
-"""Prompts whose tokens are counted: what tokenizers and chat templates are likely to get wrong."""
+"""Prompts of several cases; most are what tokenizers and chat templates are likely to get wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 Messages = Sequence[Mapping[str, object]]
+
+TOO_LONG = "a b c d e " * 300_000
+"""More than any context, in a request of 3 MB."""
+
+BEYOND_ASCII = "Repeat exactly, nothing else: 🙂🙃😀 naïve 日本語 🙂🙃😀"
+"""A text after which models write characters of several bytes, and of several tokens."""
 
 TEXTS: Mapping[str, str] = {
     "words": "Hello, world!",

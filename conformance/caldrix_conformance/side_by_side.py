@@ -5,53 +5,18 @@ Each argument is a title and a report's JSON file, as in ``'caldrix 0.1.0=caldri
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from attrs import frozen
-from cattrs import BaseValidationError, Converter
 from cyclopts import App
 
 from caldrix_conformance.clauses import Level
 from caldrix_conformance.errors import SuiteError
+from caldrix_conformance.saved import SavedReport, read_report
 from caldrix_conformance.verdicts import Status
 
 app = App(name="python -m caldrix_conformance.side_by_side", help_format="plaintext")
-
-
-@frozen
-class JudgedClause:
-    """What a report says of one clause; a report says more, which is not needed here."""
-
-    id: str
-    level: Level
-    status: Status
-
-    @property
-    def area(self) -> str:
-        """The first part of the id."""
-        return self.id.partition(".")[0]
-
-
-@frozen
-class SavedReport:
-    """A report read back."""
-
-    contract: str
-    clauses: Sequence[JudgedClause]
-
-
-_converter = Converter()
-
-
-def read_report(path: Path) -> SavedReport:
-    """The report in the file that ``--json`` wrote. Raises SuiteError, naming the file."""
-    try:
-        return _converter.structure(json.loads(path.read_text("utf-8")), SavedReport)
-    except (OSError, ValueError, BaseValidationError) as error:
-        raise SuiteError(f"{path} can't be read as a report: {error}") from error
 
 
 def markdown(reports: Mapping[str, SavedReport]) -> str:

@@ -1,10 +1,13 @@
-"""What an answer's usage says of tokens that were guessed ahead."""
+"""Tokens that are guessed ahead: where there are some to guess, and what a usage says of them."""
 
 from __future__ import annotations
 
 from caldrix_conformance.answers import Completion, JsonObject
 
 MEMBERS = ("proposed", "accepted")
+
+REPETITIVE = "1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2,"
+"""What any proposer guesses the continuation of."""
 
 
 def speculative_in(answer: Completion) -> dict[str, int]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from caldrix_conformance.endpoints import ENDPOINTS, clause_of
-from caldrix_conformance.marks import checks, needs
+from caldrix_conformance.marks import captured, checks, needs
 
 
-def row(clause_id: str, *values: object) -> ParameterSet:
-    """One row of a parametrized case, judging one clause of its own."""
-    return pytest.param(*values, marks=checks(clause_id), id=clause_id)
+def row(clause_id: str, *values: object, golden: str | None = None) -> pytest.ParameterSet:
+    """One row of a parametrized case, judging one clause of its own, or one golden of it."""
+    if golden is None:
+        return pytest.param(*values, marks=checks(clause_id), id=clause_id)
+    return pytest.param(*values, marks=[checks(clause_id), captured(golden)], id=golden)
 
 
 both_endpoints = pytest.mark.parametrize(
@@ -24,7 +25,7 @@ both_endpoints = pytest.mark.parametrize(
 """A case that is run on each generating endpoint that the target has."""
 
 
-def each(topic: str, *values: object) -> list[ParameterSet]:
+def each(topic: str, *values: object) -> list[pytest.ParameterSet]:
     """A row for each endpoint, which comes first in it, judging the endpoint's own clause."""
     return [row(clause_of(endpoint, topic), endpoint, *values) for endpoint in ENDPOINTS]
 

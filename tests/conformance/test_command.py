@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caldrix.cli.conformance import ServerNotStarted, _address, conformance
+from caldrix.cli.conformance import ServerNotStarted, address_in, conformance
 from caldrix_conformance.options import Options
 from tests.support.golden_runs import OF_A_MODEL
 
@@ -30,10 +30,9 @@ def test_on_a_server_of_its_own(smollm2_path: Path, tmp_path: Path) -> None:
 
 def test_a_server_that_ends_early() -> None:
     with pytest.raises(ServerNotStarted, match="ended before it was ready"):
-        _address(iter(["some log line\n"]))
-    assert _address(iter(["caldrix is ready\n", "  address  http://h:1/v1, http://i:1/v1\n"])) == (
-        "http://h:1/v1"
-    )
+        address_in(iter(["some log line\n"]))
+    told = ["caldrix is ready\n", "  address  http://h:1/v1, http://i:1/v1\n"]
+    assert address_in(iter(told)) == "http://h:1/v1"
 
 
 def test_sigterm_ends_the_server_too(smollm2_path: Path) -> None:

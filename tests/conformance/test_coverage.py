@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from caldrix_conformance.clauses import Clause, Level, Spec
-from caldrix_conformance.coverage import Coverage, SpecCoverage, parse_report, read_report
+from caldrix_conformance.coverage import Coverage, SpecCoverage
 from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.reports.data import report_json
+from caldrix_conformance.saved import parse_report, read_report
 from caldrix_conformance.verdicts import Report, Status, Verdict
 
 

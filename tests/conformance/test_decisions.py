@@ -14,7 +14,6 @@ from caldrix_conformance.decisions import (
     expect_close,
     expected_score,
     likeliest,
-    numbers_in,
     read_exactly,
     same_readings,
     score_confidence,
@@ -83,10 +82,6 @@ def test_same_readings(printed: Decisions) -> None:
 def test_spaces_between() -> None:
     assert spaces_between(rb'{"a b":["c \" d",1]}') == 0
     assert spaces_between(b'{"a": [1,\n2]}') == 2
-
-
-def test_numbers_in() -> None:
-    assert numbers_in("the state is 40,000 tokens, at most 32768") == {40000, 32768}
 
 
 @pytest.mark.parametrize(

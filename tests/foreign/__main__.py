@@ -20,7 +20,8 @@ from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.options import Settings
 from caldrix_conformance.reports import print_report, write_files
 from caldrix_conformance.run import judge
-from caldrix_conformance.side_by_side import markdown, read_report
+from caldrix_conformance.saved import read_report
+from caldrix_conformance.side_by_side import markdown
 from caldrix_conformance.verdicts import Status
 from tests.foreign.servers import Server, caldrix, llama_cpp_python, llama_server
 from tests.foreign.serving import ServerNotStarted, serving

@@ -40,7 +40,7 @@ class Request:
     def to_bytes(self) -> bytes:
         """The request with a Content-Length, however it was framed before."""
         length = (("content-length", str(len(self.body))),) if self.method == "POST" else ()
-        head = _head(f"{self.method} {self.path} HTTP/1.1", _unframed(self.headers) + length)
+        head = _head(f"{self.method} {self.path} HTTP/1.1", unframed(self.headers) + length)
         return head + self.body
 
 
@@ -154,7 +154,8 @@ def to_json(value: Any) -> bytes:
 _FRAMING = ("content-length", "transfer-encoding")
 
 
-def _unframed(headers: Headers) -> Headers:
+def unframed(headers: Headers) -> Headers:
+    """The headers without those that say where a body ends."""
     return tuple(pair for pair in headers if pair[0].lower() not in _FRAMING)
 
 

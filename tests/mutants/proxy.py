@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import h11
 from attrs import define, field, frozen
 
-from tests.mutants.exchange import Ending, Mutation, Reply, Request
+from tests.mutants.exchange import Ending, Headers, Mutation, Reply, Request, unframed
 
 PATIENCE = 1.0
 """Seconds without a byte, after which a request is passed on as far as it came."""
@@ -370,11 +370,7 @@ class _Incoming:
         )
         body: Iterable[bytes]
         body = _events(self._body()) if is_stream else (b"".join(self._body()),)
-        headers = tuple(
-            (name, value)
-            for name, value in _texts(self._head)
-            if name.lower() not in ("content-length", "transfer-encoding")
-        )
+        headers = unframed(_texts(self._head))
         return Reply(status=self.status, headers=headers, body=body, whole=not is_stream)
 
     def _body(self) -> Iterator[bytes]:
@@ -415,7 +411,7 @@ def _events(body: Iterator[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _texts(head: h11.Request | h11.Response) -> tuple[tuple[str, str], ...]:
+def _texts(head: h11.Request | h11.Response) -> Headers:
     return tuple(
         (name.decode(), value.decode("latin-1")) for name, value in head.headers.raw_items()
     )

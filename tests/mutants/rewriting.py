@@ -10,6 +10,8 @@ from attrs import evolve
 
 from tests.mutants.exchange import Reply, Request, Tell, to_json
 
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""The model of the server that is made wrong."""
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 OK, REFUSED = range(200, 201), range(400, 500)
 
@@ -160,10 +162,10 @@ def says(change: Callable[[str], str]) -> Tell:
             return choice | {"message": message | {"content": change(message["content"])}}
         return choice | {"text": change(choice["text"])}
 
-    return choice_or_none(changed)
+    return choice_if_any(changed)
 
 
-def choice_or_none(change: Callable[[Json], Json]) -> Tell:
+def choice_if_any(change: Callable[[Json], Json]) -> Tell:
     """As `choice`, for replies that may be refusals too."""
     changed = choice(change)
     return lambda reply, request: changed(reply, request) if reply.status == 200 else reply

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from caldrix_conformance.capture import Count, CountTable, golden_text
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
-from caldrix_conformance.fingerprint import EASY_TEXTS, FOLDER, Fingerprint
+from caldrix_conformance.fingerprint import EASY_TEXTS, FINGERPRINTS, Fingerprint
 from caldrix_conformance.prompts import (
     CHAT_COUNTS,
     COMPLETION_COUNTS,
@@ -79,7 +79,7 @@ def captures(counter: Counter) -> Mapping[str, str]:
         f"completions/{NAME}/counts.json": counter.table(COMPLETIONS, COMPLETION_COUNTS),
     }
     return {
-        f"{FOLDER}/{NAME}.json": counter.fingerprint().to_text(),
+        f"{FINGERPRINTS}/{NAME}.json": counter.fingerprint().to_text(),
         **{path: golden_text(table) for path, table in tables.items()},
     }
 

@@ -93,10 +93,7 @@ class Margins:
         request = stored.request.for_model(self.target.model)
         answer = self.target.post(request.path, request.body)
         margins = list(self.margins)
-        seen = Capture.of(
-            answer, stored.kind, model=self.target.model, tie=stored.tie, tolerance=stored.tolerance
-        )
-        difference = stored.difference(seen)
+        difference = stored.difference(stored.like(answer, model=self.target.model))
         if difference is not None:
             raise Unconfirmed(f"{name}: {difference}, by float32")
         return min(margins[: self._picks(request)])
@@ -138,7 +135,7 @@ def lacks_margins(path: Path) -> bool:
     return any(each.margin is None for each in continuations) or any(text_goldens(path.stem))
 
 
-def treat(margins: Margins, path: Path) -> Iterator[tuple[Path, str]]:
+def with_margins(margins: Margins, path: Path) -> Iterator[tuple[Path, str]]:
     """The files of a fingerprint and of its goldens that change, and what they should say.
 
     Raises Unconfirmed and GoldenError.
@@ -187,11 +184,11 @@ async def serving(served_name: str, path: Path) -> AsyncIterator[tuple[str, list
             shutdown.request()
 
 
-def ask(url: str, margins: list[float], path: Path) -> int:
-    """Treats the goldens of a fingerprint, whose model is at ``url``; returns the exit status."""
+def write_margins(url: str, margins: list[float], path: Path) -> int:
+    """Write those of a fingerprint and its goldens, whose model is at ``url``; the exit status."""
     with Target.connect(url) as target:
         try:
-            texts = dict(treat(Margins(target, margins), path))
+            texts = dict(with_margins(Margins(target, margins), path))
         except Unconfirmed as unconfirmed:
             print(unconfirmed, file=sys.stderr)
             return 1
@@ -201,7 +198,7 @@ def ask(url: str, margins: list[float], path: Path) -> int:
 
 
 async def main() -> int:
-    """Serves the embedded model, if its goldens lack margins, and treats them."""
+    """Serve the embedded model if goldens of it lack margins, and write these."""
     resolved = resolve(DEFAULT_MODEL)
     ours = folder_name(resolved.served_name)
     lacking = {
@@ -215,7 +212,7 @@ async def main() -> int:
     if ours not in lacking:
         return 0
     async with serving(resolved.served_name, resolved.path) as (url, margins):
-        return await trio.to_thread.run_sync(ask, url, margins, lacking[ours])
+        return await trio.to_thread.run_sync(write_margins, url, margins, lacking[ours])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import attrs
 import pytest
 
 _CLAUSES = "checks"
@@ -48,7 +49,7 @@ class Collection:
         shared = dict(_shared())
         for item in session.items:
             if isinstance(item, pytest.Function):
-                self.cases.append(self._case(item, Description(item.path, shared)))
+                self.cases.append(self._case(item, Description(shared)))
 
     def _case(self, item: pytest.Function, description: Description) -> dict[str, Any]:
         marks = [mark for mark in item.iter_markers() if mark.name not in (_CLAUSES, _ROWS)]
@@ -69,8 +70,7 @@ class Collection:
 class Description:
     """Values as text that two processes agree on; notes what they name on the way."""
 
-    def __init__(self, file: Path, shared: dict[int, str]) -> None:
-        self._file = str(file)
+    def __init__(self, shared: dict[int, str]) -> None:
         self._shared = shared
         self.names: set[str] = set()
         """Of the case's own module, what functions and classes among the values need."""
@@ -109,16 +109,15 @@ class Description:
         return self._object(value)
 
     def _object(self, value: Any) -> str:
-        fields = getattr(type(value), "__attrs_attrs__", None)
-        if fields is not None:
-            members = {one.name: getattr(value, one.name) for one in fields}
+        kind = type(value)
+        if attrs.has(kind):
+            members = {one.name: getattr(value, one.name) for one in attrs.fields(kind)}
         else:
             members = getattr(value, "__dict__", {})
-        kind = type(value).__qualname__
         if not members or id(value) in self._open:
-            return f"{kind} {_ADDRESS.sub('', repr(value))}"
+            return f"{kind.__qualname__} {_ADDRESS.sub('', repr(value))}"
         self._open.add(id(value))
-        text = f"{kind} {self.of(members)}"
+        text = f"{kind.__qualname__} {self.of(members)}"
         self._open.remove(id(value))
         return text
 

@@ -222,11 +222,11 @@ class _Stripped(ast.NodeTransformer):
             node.body.append(ast.Pass())
         return ast.fix_missing_locations(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # ast's name
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
         return self.generic_visit(node)
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:  # ast's
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         node.returns = None
         return self.generic_visit(node)
 
@@ -234,11 +234,11 @@ class _Stripped(ast.NodeTransformer):
         node.annotation = None
         return node
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:  # ast's name
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if is_text else self.generic_visit(node)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:  # ast's name
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         if node.value is None:
             # In a class it makes a field.
             return ast.copy_location(ast.Expr(node.target), node)

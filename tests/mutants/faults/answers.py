@@ -150,6 +150,7 @@ class HasAnotherName(Toy):
     *on_both("max-tokens.null", "max-tokens.agreement"),
     "chat.usage.completion",
     "chat.ignore-eos",
+    "completions.end.uncounted",
     "completions.usage",
     "completions.ignore-eos.runs-on",
 )
@@ -231,3 +232,17 @@ class HasNullForNoText(Toy):
         holder, name = (choice["message"], "content") if path == CHAT else (choice, "text")
         holder[name] = holder[name] or None
         return answer
+
+
+@breaks("wire.ids.numbered")
+class DrawsItsIds(Toy):
+    def frame(self, path: str, kind: str) -> Json:
+        frame = super().frame(path, kind)
+        return frame | {"id": frame["id"].replace("-", "-x")}
+
+
+@breaks("wire.ids.numbered")
+class NumbersEachEndpoint(Toy):
+    def frame(self, path: str, kind: str) -> Json:
+        frame = super().frame(path, kind)
+        return frame | {"id": frame["id"].replace("cmpl-", "cmpl-1" if path == CHAT else "cmpl-")}

@@ -137,7 +137,7 @@ FAULTS |= {
 class _Waiting(Handler):
     """Waits on for a client that left, and has no time for the next."""
 
-    waits = ""
+    waits = False
     what = ""
 
     def read(self, raw: bytes) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class _Waiting(Handler):
             # The one that left may not have been seen to leave before.
             time.sleep(0.2)
             if type(self).waits:
-                type(self).waits = ""
+                type(self).waits = False
                 raise Refused(503, "busy")
         return body
 
@@ -156,7 +156,7 @@ class _Waiting(Handler):
             parsed = super().parse_request()
         finally:
             if not parsed and self.what == "head":
-                type(self).waits = "head"
+                type(self).waits = True
         return parsed
 
     def exactly(self, size: int) -> bytes:
@@ -164,7 +164,7 @@ class _Waiting(Handler):
             return super().exactly(size)
         except Left:
             if self.what == "body":
-                type(self).waits = "body"
+                type(self).waits = True
             raise
 
 

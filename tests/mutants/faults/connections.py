@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from tests.mutants.faults.registry import breaks
@@ -226,14 +227,8 @@ class DiesOfAnUpgrade(Toy):
 
 
 class _PlainText(Handler):
-    def answer(
-        self,
-        status: int,
-        text: str,
-        media_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().answer(status, text, "text/plain", headers)
+    def headers_of(self, status: int, media_type: str) -> dict[str, str]:
+        return super().headers_of(status, "text/plain")
 
 
 @breaks("wire.media-type")
@@ -245,7 +240,7 @@ class _Unhearing(Handler):
     def do_GET(self) -> None:  # noqa: N802  # the library asks for this name
         self.connection.settimeout(0.05)
         try:
-            ended = self.connection.recv(1, 2) == b""
+            ended = self.connection.recv(1, socket.MSG_PEEK) == b""
         except TimeoutError:
             ended = False
         self.connection.settimeout(None)

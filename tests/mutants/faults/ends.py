@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.mutants.faults.registry import breaks, on_both
-from tests.mutants.toy.model import TOKENS, Prompt
+from tests.mutants.toy.model import END, TOKENS, Prompt
 from tests.mutants.toy.server import CHAT, Json, Part, Toy
 
 
@@ -147,3 +147,12 @@ class LooksForStopsInThePrompt(Toy):
     def parts(self, prompt: Prompt, body: Json) -> Iterator[Part | str]:
         found = any(stop in prompt.text for stop in self.stops(body) if len(stop) > 5)
         return iter([Part("", []), "stop"]) if found else super().parts(prompt, body)
+
+
+@breaks("completions.end.uncounted")
+class CountsTheEnd(Toy):
+    def parts(self, prompt: Prompt, body: Json) -> Iterator[Part | str]:
+        for part in super().parts(prompt, body):
+            if part == "stop" and not self.stops(body):
+                yield Part("", [END])
+            yield part

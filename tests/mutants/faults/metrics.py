@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from attrs import define, field
 
@@ -240,10 +238,7 @@ _timing("metrics.counts.per-token", "time_per_output_token_seconds", 1000)
 
 
 @breaks("metrics.counters.grow")
-@define
 class ForgetsItsPeak(ObservedToy):
-    looks: Iterator[int] = field(factory=itertools.count)
-
     def metrics(self) -> Iterator[str]:
         yield from super().metrics()
         falling = 1_000_000 - sum(self.counts.values())
@@ -251,15 +246,16 @@ class ForgetsItsPeak(ObservedToy):
 
 
 @breaks("metrics.text.never")
+@define
 class LabelsWithPrompts(ObservedToy):
-    prompts: Any = ()
+    prompts: set[str] = field(factory=set)
 
     def count(self, watch: Watch) -> None:
         super().count(watch)
         words = re.sub("[^a-z ]", "", str(watch.body.get("prompt")))
-        type(self).prompts = (words,)
+        self.prompts = {words}
 
     def metrics(self) -> Iterator[str]:
         yield from super().metrics()
-        labelled = {f'{{prompt="{words}"}}': 1 for words in type(self).prompts}
+        labelled = {f'{{prompt="{words}"}}': 1 for words in self.prompts}
         yield from self.metric("prompts", "gauge", "Prompts.", labelled)

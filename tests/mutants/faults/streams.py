@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.mutants.faults.registry import breaks, on_both
 from tests.mutants.toy.model import EMOJI, Prompt
 from tests.mutants.toy.rules import Refused
-from tests.mutants.toy.server import CHAT, Json, Part, Toy
+from tests.mutants.toy.server import CHAT, COMPLETIONS, Json, Part, Toy
 from tests.mutants.toy.wire import Handler
 
 
@@ -232,3 +232,19 @@ class RefusesInEvents(Toy):
             if not body.get("stream") or refused.param not in ("model", "max_tokens"):
                 raise
             return iter([self.encode(self.error(refused)), "[DONE]"])
+
+
+@breaks("completions.streaming.final.empty")
+class EndsWithTheLastText(Toy):
+    def events(self, path: str, body: Json) -> Iterator[str]:
+        held = ""
+        for event in super().events(path, body):
+            chunk = json.loads(event) if path == COMPLETIONS and event.startswith("{") else {}
+            choices = chunk.get("choices") or [{}]
+            if choices[0].get("finish_reason") and held:
+                choices[0]["text"] = json.loads(held)["choices"][0]["text"]
+                event, held = self.encode(chunk), ""
+            if held:
+                yield held
+            held = event
+        yield held

@@ -8,9 +8,7 @@ from typing import Any
 from tests.mutants.faults.registry import FAULTS
 from tests.mutants.toy.rules import Refused
 from tests.mutants.toy.server import MODEL, Json
-from tests.mutants.toy.systemone import (
-    SystemOneToy,
-)
+from tests.mutants.toy.systemone import SystemOneToy
 
 Condition = Callable[[Json], bool]
 

@@ -16,9 +16,6 @@ from tests.mutants.toy.systemone import Row, SystemOneToy
 PRINTED = "systemone.answer.printed"
 
 
-OF_CHOICE = tuple(f"systemone.choice.{rest}" for rest in ("best", "tie", "confidence"))
-
-
 class Rewrites(SystemOneToy):
     """A server whose every answer is rewritten."""
 
@@ -229,7 +226,10 @@ class IsSureOfWhatIsBest(SystemOneToy):
         return max(probabilities)
 
 
-@breaks("systemone.choice.confidence", "systemone.score.confidence", "systemone.score.tie")
+@breaks(
+    *("systemone.choice.confidence", "systemone.score.confidence"),
+    *("systemone.score.spread", "systemone.score.tie"),
+)
 class NormalisesBeforeItReckons(SystemOneToy):
     def choice_confidence(self, probabilities: Sequence[float]) -> float:
         return super().choice_confidence(normalised(probabilities))
@@ -263,7 +263,7 @@ class ScoresTheLikeliest(SystemOneToy):
         return float(self.best(probabilities))
 
 
-@breaks("systemone.score.confidence", "systemone.score.tie", PRINTED)
+@breaks(*("systemone.score.confidence", "systemone.score.spread", "systemone.score.tie"), PRINTED)
 class IsAsSureOfAScore(SystemOneToy):
     def score_confidence(self, probabilities: Sequence[float]) -> float:
         return self.choice_confidence(probabilities)
@@ -279,6 +279,7 @@ class SpreadsAroundTheLastOfATie(SystemOneToy):
     "systemone.score.indexes",
     "systemone.score.expected",
     "systemone.score.confidence",
+    "systemone.score.spread",
     "systemone.score.tie",
     "systemone.score.one",
     PRINTED,

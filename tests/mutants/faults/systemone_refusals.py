@@ -12,10 +12,7 @@ from tests.mutants.faults.registry import breaks
 from tests.mutants.toy.kinds import BaseModelToy
 from tests.mutants.toy.rules import Refused
 from tests.mutants.toy.server import MODEL, Json
-from tests.mutants.toy.systemone import (
-    BatchedToy,
-    SystemOneToy,
-)
+from tests.mutants.toy.systemone import BatchedToy, SystemOneToy
 
 
 @breaks("systemone.model.unknown")
@@ -223,3 +220,15 @@ class UntemplatedNamesAField(BaseModelToy):
 class UntemplatedHasItsOwnWords(BaseModelToy):
     def refusal(self) -> Refused:
         return evolve(super().refusal(), message="no decisions without a template")
+
+
+@breaks("systemone.refusal.sorted")
+class RefusesInItsOwnOrder(SystemOneToy):
+    def encode(self, value: Any) -> str:
+        text = super().encode(value)
+        start = '{"error":{"code":null,'
+        return (
+            text.replace(start, '{"error":{').replace("}}", ',"code":null}}')
+            if start in text
+            else text
+        )

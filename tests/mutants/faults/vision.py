@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
+from caldrix_conformance.images import png
 from tests.mutants.faults.registry import FAULTS, breaks
 from tests.mutants.toy.model import Prompt
 from tests.mutants.toy.rules import Refused
@@ -18,10 +19,7 @@ from tests.mutants.toy.server import CHAT, Json
 from tests.mutants.toy.telemetry import Watch
 from tests.mutants.toy.vision import DETAILS, FORMATS, Header, Image, VisionToy
 
-SQUARE = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNo"
-    "AAAAggCBd81ytgAAAABJRU5ErkJggg=="
-)
+SQUARE = png(1, 1).url
 """What servers that take a URL they should refuse see there."""
 
 
@@ -282,16 +280,17 @@ class TakesNineImages(VisionToy):
 
 
 @breaks("images.count.over")
+@define
 class CountsByMessage(VisionToy):
+    apart: bool = False
+
     def check_count(self, count: int) -> None:
         if count == 9 and self.apart:
             return
         super().check_count(count)
 
-    apart = False
-
     def images(self, body: Json) -> list[Image]:
-        type(self).apart = len(body.get("messages") or []) > 1
+        self.apart = len(body.get("messages") or []) > 1
         return super().images(body)
 
 

@@ -9,7 +9,9 @@ from tests.mutants.exchange import Reply, Request, mutation, to_json
 from tests.mutants.rewriting import (
     CHAT,
     COMPLETIONS,
+    MODEL,
     OK,
+    Json,
     all_of,
     body,
     both,
@@ -31,8 +33,6 @@ from tests.mutants.rewriting import (
     whole,
     with_chunk_text,
 )
-
-Json = dict[str, Any]
 
 MEMBERS = tuple(
     f"{endpoint}.response.{member}"
@@ -84,8 +84,6 @@ answered: Json = {"picks": whole, "status": OK}
 on_chat: Json = {"picks": all_of(whole, chat), "status": OK}
 on_completions: Json = {"picks": all_of(whole, completions), "status": OK}
 
-SERVED = "HuggingFaceTB/SmolLM2-135M-Instruct"
-
 MUTATIONS = [
     mutation(
         "keys in another order",
@@ -126,7 +124,7 @@ MUTATIONS = [
         areas=("chat.model.*",),
         picks=chat,
         ask=fields(
-            lambda asked: asked | {"model": SERVED if isinstance(asked.get("model"), str) else None}
+            lambda asked: asked | {"model": MODEL if isinstance(asked.get("model"), str) else None}
         ),
         tell=lambda reply, request: echoed_model(reply, request) if reply.status == 200 else reply,
     ),

@@ -7,12 +7,10 @@ from types import NoneType
 from typing import Any
 
 from tests.mutants.exchange import Mutation, Request, mutation
-from tests.mutants.rewriting import Ask, chat, completions, fields, without
+from tests.mutants.rewriting import MODEL, Ask, Json, chat, completions, fields, without
 
-Json = dict[str, Any]
 Test = Callable[[Any], Any]
 
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 USER = {"role": "user", "content": "Hi"}
 VOCABULARY = 49152
 

@@ -1,5 +1,4 @@
-"""Requests that are answered though they must be refused, refused though they must be answered,
-or refused in another way."""
+"""Requests that are answered or refused where they must not be, or refused in another way."""
 
 from __future__ import annotations
 
@@ -14,8 +13,10 @@ from tests.mutants.exchange import Mutation, Reply, Request, mutation, to_json
 from tests.mutants.rewriting import (
     CHAT,
     COMPLETIONS,
+    MODEL,
     OK,
     REFUSED,
+    Json,
     body,
     chat,
     error,
@@ -30,9 +31,6 @@ from tests.mutants.rewriting import (
     with_header,
 )
 from tests.mutants.toy.rules import FIELDS
-
-Json = dict[str, Any]
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 UNIMPLEMENTED = (

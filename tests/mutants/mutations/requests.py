@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
-from tests.mutants.exchange import mutation
+from tests.mutants.exchange import Reply, Request, mutation
 from tests.mutants.rewriting import (
     OK,
+    Ask,
+    Json,
     all_of,
     both,
     chat,
@@ -23,15 +26,17 @@ from tests.mutants.rewriting import (
     whole,
     without,
 )
+from tests.mutants.toy.rules import is_stop
 
-Json = dict[str, Any]
+Change = Callable[[Any], Any]
 
 
-def set_to(**values: Any) -> Any:
+def set_to(**values: Any) -> Ask:
+    """Other values of fields."""
     return fields(lambda asked: asked | values)
 
 
-def by_default(**values: Any) -> Any:
+def by_default(**values: Any) -> Ask:
     """Defaults for fields that are absent or null."""
 
     def change(asked: Json) -> Json:
@@ -41,7 +46,8 @@ def by_default(**values: Any) -> Any:
     return fields(change)
 
 
-def messages(change: Any) -> Any:
+def messages(change: Change) -> Ask:
+    """Another list of messages."""
     return fields(
         lambda asked: (
             asked | {"messages": change(asked["messages"])}
@@ -59,7 +65,7 @@ def without_system(listed: list[Any]) -> list[Any]:
     ] or listed
 
 
-def contents(change: Any) -> Any:
+def contents(change: Change) -> Ask:
     """Another content in each message."""
     return messages(
         lambda listed: [
@@ -71,21 +77,22 @@ def contents(change: Any) -> Any:
     )
 
 
-def joined_by(joint: str) -> Any:
-    def join(content: Any) -> Any:
-        if not isinstance(content, list) or not all(
+def texts(change: Callable[[list[Json]], Any]) -> Ask:
+    """Another content in each message whose parts are all texts."""
+
+    def changed(content: Any) -> Any:
+        are_texts = isinstance(content, list) and all(
             isinstance(part, dict)
             and part.get("type") == "text"
             and isinstance(part.get("text"), str)
             for part in content
-        ):
-            return content
-        return joint.join(part["text"] for part in content)
+        )
+        return change(content) if are_texts else content
 
-    return contents(join)
+    return contents(changed)
 
 
-def in_texts(old: str, new: str) -> Any:
+def in_texts(old: str, new: str) -> Ask:
     """Another spelling of what messages hold."""
 
     def respelt(content: Any) -> Any:
@@ -103,7 +110,7 @@ def in_texts(old: str, new: str) -> Any:
     return contents(respelt)
 
 
-def ids(change: Any) -> Any:
+def ids(change: Change) -> Ask:
     """Other token ids in a prompt of them."""
     return fields(
         lambda asked: (
@@ -116,7 +123,8 @@ def ids(change: Any) -> Any:
     )
 
 
-def stops(change: Any) -> Any:
+def stops(change: Change) -> Ask:
+    """Another stop."""
     return fields(
         lambda asked: asked | {"stop": change(asked["stop"])} if asked.get("stop") else asked
     )
@@ -130,16 +138,7 @@ def first_stop(stop: Any) -> Any:
     )
 
 
-def valid(stop: Any) -> bool:
-    listed = [stop] if isinstance(stop, str) else stop
-    return (
-        isinstance(listed, list)
-        and 1 <= len(listed) <= 4
-        and all(isinstance(s, str) and 1 <= len(s.encode()) <= 256 for s in listed)
-    )
-
-
-stopped = where(lambda asked: valid(asked.get("stop")))
+stopped = where(lambda asked: bool(asked.get("stop")) and is_stop(asked["stop"]))
 STOPS = (
     *(
         f"{endpoint}.stop.{what}"
@@ -173,11 +172,8 @@ def composed(asked: Json) -> Json:
     return normal
 
 
-def cut_by_one(reply: Any, request: Any) -> Any:
-    return says(lambda text: text[:-1])(reply, request)
-
-
-def with_stop(reply: Any, request: Any) -> Any:
+def with_stop(reply: Reply, request: Request) -> Reply:
+    """The stop behind the text."""
     stop = request.fields["stop"]
     return says(lambda text: text + (stop if isinstance(stop, str) else stop[-1]))(reply, request)
 
@@ -507,7 +503,7 @@ MUTATIONS = [
         "completions.ignore-eos.stop",
         picks=all_of(stopped, whole),
         status=OK,
-        tell=cut_by_one,
+        tell=says(lambda text: text[:-1]),
         areas=STOPS,
     ),
     mutation(
@@ -562,26 +558,14 @@ MUTATIONS = [
         "parts joined by a space",
         "chat.content.joined",
         picks=chat,
-        ask=joined_by(" "),
+        ask=texts(lambda parts: " ".join(part["text"] for part in parts)),
         areas=MESSAGES,
     ),
     mutation(
         "the first part alone",
         "chat.content.joined",
         picks=chat,
-        ask=contents(
-            lambda content: (
-                content[:1]
-                if isinstance(content, list)
-                and all(
-                    isinstance(p, dict)
-                    and isinstance(p.get("text"), str)
-                    and p.get("type") == "text"
-                    for p in content
-                )
-                else content
-            )
-        ),
+        ask=texts(lambda parts: parts[:1]),
         areas=MESSAGES,
     ),
     mutation(
@@ -590,19 +574,7 @@ MUTATIONS = [
         "chat.content.parts",
         "chat.content.image-marker",
         picks=chat,
-        ask=contents(
-            lambda content: (
-                [p | {"text": p["text"][:2]} for p in content]
-                if isinstance(content, list)
-                and all(
-                    isinstance(p, dict)
-                    and isinstance(p.get("text"), str)
-                    and p.get("type") == "text"
-                    for p in content
-                )
-                else content
-            )
-        ),
+        ask=texts(lambda parts: [part | {"text": part["text"][:2]} for part in parts]),
         areas=MESSAGES,
     ),
     mutation(

@@ -76,9 +76,24 @@ def softmax(logits: Sequence[float]) -> list[float]:
     return [single(weight / sum(weights)) for weight in weights]
 
 
+@define
+class RoutedToy(Toy):
+    """A server that has the route, whatever it says there."""
+
+    def allowed(self, path: str) -> str:
+        return "POST, OPTIONS" if path == SYSTEMONE else super().allowed(path)
+
+    def get(self, path: str) -> Json | str:
+        if path == SYSTEMONE:
+            raise Refused(405, "not here")
+        return super().get(path)
+
+
 @right
 @define
-class SystemOneToy(Toy):
+class SystemOneToy(RoutedToy):
+    """It reads its answers from the logits of labels."""
+
     lacks: ClassVar[frozenset[Capability]] = Toy.lacks - {
         Capability.SYSTEMONE,
         Capability.ZERO_SHOT,
@@ -90,14 +105,6 @@ class SystemOneToy(Toy):
             return super().post(path, body)
         self.check_request(body)
         return self.spell(self.decide(body))
-
-    def allowed(self, path: str) -> str:
-        return "POST, OPTIONS" if path == SYSTEMONE else super().allowed(path)
-
-    def get(self, path: str) -> Json | str:
-        if path == SYSTEMONE:
-            raise Refused(405, "not here")
-        return super().get(path)
 
     # Reading a request
 
@@ -322,16 +329,8 @@ class SystemOneToy(Toy):
 
 
 @define
-class UndecidedToy(Toy):
+class UndecidedToy(RoutedToy):
     """A server that refuses every request for decisions, for what it is."""
-
-    def allowed(self, path: str) -> str:
-        return "POST, OPTIONS" if path == SYSTEMONE else super().allowed(path)
-
-    def get(self, path: str) -> Json | str:
-        if path == SYSTEMONE:
-            raise Refused(405, "not here")
-        return super().get(path)
 
     def post(self, path: str, body: Json) -> Any:
         if path == SYSTEMONE:

@@ -144,8 +144,8 @@ class VisionToy(ObservedToy):
 
     def see(self, image: Image) -> list[int]:
         sum_of = zlib.crc32(self.pixels(image))
-        one = [3 + (sum_of >> shift) % (len(TOKENS) - 3) for shift in range(13)] * 5
-        return one * self.tiles(image)
+        tokens = [3 + (sum_of >> shift) % (len(TOKENS) - 3) for shift in range(TILE_TOKENS // 5)]
+        return tokens * 5 * self.tiles(image)
 
     def tiles(self, image: Image) -> int:
         if image.detail == "low":

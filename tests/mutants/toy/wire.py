@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -141,13 +142,16 @@ class Handler(BaseHTTPRequestHandler):
     ) -> None:
         data = text.encode(errors="surrogateescape")
         self.send_response(status)
-        self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(data)))
-        for name, value in (headers or {}).items():
+        for name, value in {**self.headers_of(status, media_type), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+    def headers_of(self, status: int, media_type: str) -> dict[str, str]:
+        """The headers of a whole answer, but for its length."""
+        return {"Content-Type": media_type}
 
     def stream(self, events: Iterator[str]) -> None:
         chunked = self.request_version == "HTTP/1.1"
@@ -174,9 +178,14 @@ def in_chunks(data: bytes) -> bytes:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    failure: BaseException | None = None
+    """What a toy failed with: it may be wrong, but only in the way it says."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves is no news."""
+        """A client that leaves is no news; a toy that fails is."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | Left):
+            self.failure = error
 
 
 @contextmanager
@@ -191,3 +200,5 @@ def serving(toy: Toy) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+        if server.failure is not None:
+            raise server.failure

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
@@ -16,6 +15,7 @@ from caldrix_conformance.endpoints import CHAT, COMPLETIONS
 from caldrix_conformance.goldens import Golden
 from caldrix_conformance.marks import captured, checks, needs
 from caldrix_conformance.prompts import CONVERSATIONS, message, question
+from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 
 COUNTING = "1, 2, 3, 4, 5,"
@@ -23,27 +23,28 @@ JAPAN = "What is the capital of Japan?"
 JAPAN_TURN = f"<|im_start|>user\n{JAPAN}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def row(clause_id: str, golden: str, **fields: Any) -> ParameterSet:
-    return pytest.param(fields, marks=[checks(clause_id), captured(golden)], id=golden)
+def asking(clause_id: str, golden: str, **fields: Any) -> pytest.ParameterSet:
+    """A row that judges the clause by what a request with ``fields`` is answered."""
+    return row(clause_id, fields, golden=golden)
 
 
 CHATS = [
-    row("chat.response.text", "chat/question", messages=question(JAPAN)),
-    row("chat.response.text", "chat/turns", messages=CONVERSATIONS["several turns"]),
-    row(
+    asking("chat.response.text", "chat/question", messages=question(JAPAN)),
+    asking("chat.response.text", "chat/turns", messages=CONVERSATIONS["several turns"]),
+    asking(
         "chat.response.text",
         "chat/system",
         messages=[message("system", "You answer with one word."), *question(JAPAN)],
     ),
-    row(
+    asking(
         "chat.content.captured",
         "chat/parts",
         messages=question(
             [{"type": "text", "text": text} for text in ("Rome is in Italy.", JAPAN)]
         ),
     ),
-    row("chat.stop.captured", "chat/stop", messages=question(JAPAN), stop=["Kyoto", " Tok"]),
-    row("streaming.text.captured", "streaming/question", messages=question(JAPAN), stream=True),
+    asking("chat.stop.captured", "chat/stop", messages=question(JAPAN), stop=["Kyoto", " Tok"]),
+    asking("streaming.text.captured", "streaming/question", messages=question(JAPAN), stream=True),
 ]
 
 
@@ -53,16 +54,16 @@ def test_chat(golden: Golden, target: Target, fields: dict[str, Any]) -> None:
 
 
 COMPLETED = [
-    row("completions.response.text", "completions/counting", prompt=COUNTING),
-    row("completions.stop.captured", "completions/stop", prompt=COUNTING, stop=" 8"),
-    row(
+    asking("completions.response.text", "completions/counting", prompt=COUNTING),
+    asking("completions.stop.captured", "completions/stop", prompt=COUNTING, stop=" 8"),
+    asking(
         "completions.ignore-eos.captured",
         "completions/past-the-end",
         prompt=JAPAN_TURN,
         max_tokens=16,
         ignore_eos=True,
     ),
-    row("completions.streaming.captured", "completions/stream", prompt=COUNTING, stream=True),
+    asking("completions.streaming.captured", "completions/stream", prompt=COUNTING, stream=True),
 ]
 
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from caldrix_conformance.discovery import IMAGE_PART
 from caldrix_conformance.endpoints import CHAT
+from caldrix_conformance.images import PIXEL
 from caldrix_conformance.marks import checks
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
 USER = {"role": "user", "content": "Hi"}
 TEXT = {"type": "text", "text": "Hi"}
+IMAGE_PART = PIXEL.part()
 SILENT = {"role": "assistant", "content": None}
 CALL = {"name": "look_up", "arguments": "{}"}
 CALLING = {
@@ -80,8 +81,10 @@ def test_refusal(target: Target, fields: dict[str, Any], param: str) -> None:
 
 
 @checks("chat.content.image-words")
-def test_image_words(target: Target) -> None:
-    message = target.ask(CHAT, **part(IMAGE_PART)).expect(400).error.get("message")
+@pytest.mark.parametrize("parts", [[IMAGE_PART], [TEXT, IMAGE_PART]], ids=["alone", "second"])
+def test_image_words(target: Target, parts: list[Any]) -> None:
+    messages = [{"role": "user", "content": parts}]
+    message = target.ask(CHAT, messages=messages).expect(400).error.get("message")
     assert "this model takes text only" in str(message), f"the message is {message!r}"
 
 

@@ -194,6 +194,19 @@ def again(target: Target, ended: Answer, **fields: object) -> Completion:
     return target.post(COMPLETIONS.path, {**ended.request, **fields}).completion(COMPLETIONS)
 
 
+@checks("completions.end.uncounted")
+def test_end_is_not_counted(target: Target, ended: Answer) -> None:
+    """If it were, a cap of one token less would leave the text whole."""
+    whole = again(target, ended, return_token_ids=True)
+    count = whole.usage.completion_tokens
+    if count < 2:
+        pytest.skip(f"a text of {count} tokens is too short to be cut")
+    shorter = again(target, ended, max_tokens=count - 1).text
+    assert shorter != whole.text, f"{count} tokens are counted, and {count - 1} are {shorter!r} too"
+    ids = whole.token_ids
+    assert ids is None or len(ids) == count, f"{count} tokens are counted, the ids are {ids}"
+
+
 @checks("completions.end.stop")
 def test_end(ended: Answer) -> None:
     reason = ended.completion(COMPLETIONS).finish_reason

@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 
-from caldrix_conformance.answers import Answer
-from caldrix_conformance.decisions import (
-    Decisions,
-    expect_same_prompt,
-    nearly,
-    numbers_in,
-)
+from caldrix_conformance.answers import Answer, numbers_in
+from caldrix_conformance.decisions import Decisions, expect_same_prompt, nearly
 from caldrix_conformance.marks import checks
+from caldrix_conformance.prompts import TOO_LONG
 from caldrix_conformance.questions import (
     CHOICE,
     NOUL,
@@ -33,9 +29,6 @@ from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
 PREFIX = "this model is a decider: "
-TOO_LONG = "a b c d e " * 300_000
-"""More than any context or cap, in a request of 3 MB."""
-
 CRITERIA, INSTRUCTIONS = "questions.q.criteria", "questions.q.instructions"
 
 NO_INSTRUCTIONS = {"type": "noul", "criteria": {"true": "late"}}
@@ -87,31 +80,26 @@ def test_bare_noul(target: Target, question: object) -> None:
     ask_one(target, question).expect_refusal("questions.q", within=True)
 
 
-def message_of(answer: Answer) -> str:
-    """What a refusal says."""
-    message = answer.expect(400).error.get("message")
-    assert isinstance(message, str), f"the message is {message!r}"
-    return message
-
-
 @checks("decider.refusal.prefix")
 @pytest.mark.parametrize("question", [*(question for _, question, _ in LIMITS), *BARE_NOULS])
 def test_prefix(target: Target, question: object) -> None:
-    message = message_of(ask_one(target, question))
+    message = ask_one(target, question).expect(400).error_message
     assert message.startswith(PREFIX), f"the message is {message!r}"
 
 
 @checks("decider.questions.prefix")
 @pytest.mark.parametrize("count", [0, 65])
 def test_prefix_of_questions(target: Target, count: int) -> None:
-    message = message_of(ask(target, {f"q{index}": NOUL for index in range(count)}))
+    answer = ask(target, {f"q{index}": NOUL for index in range(count)})
+    message = answer.expect(400).error_message
     assert message.startswith(PREFIX), f"the message is {message!r}"
 
 
 @pytest.fixture(scope="session")
 def max_options(target: Target) -> int:
     """How many options the config takes, if the refusal of too many tells it."""
-    message = message_of(ask_one(target, but(CHOICE, criteria=options(256))))
+    refusal = ask_one(target, but(CHOICE, criteria=options(256))).expect(400)
+    message = refusal.error_message
     told = {number for number in numbers_in(message) if 27 <= number <= 255}
     if len(told) != 1:
         pytest.skip(f"the config's max_options is below 27, or not told by {message!r}")
@@ -296,18 +284,20 @@ def test_state_cap(over_the_cap: Answer) -> None:
 
 @checks("decider.state.counts")
 def test_state_counts(over_the_cap: Answer) -> None:
-    message = message_of(over_the_cap)
+    message = over_the_cap.expect(400).error_message
     assert len(numbers_in(message)) >= 2, f"the message tells no two counts: {message!r}"
 
 
 @checks("decider.refusal.unprefixed")
 def test_no_prefix(over_the_cap: Answer, target: Target) -> None:
     question = ask_one(target, but(NOUL, instructions=TOO_LONG))
-    for message in (message_of(over_the_cap), message_of(question)):
+    for refusal in (over_the_cap, question):
+        message = refusal.expect(400).error_message
         assert not message.startswith(PREFIX), f"the message is {message!r}"
 
 
 @checks("decider.context.counts")
 def test_context_counts(target: Target) -> None:
-    message = message_of(ask_one(target, but(NOUL, instructions=TOO_LONG)))
+    answer = ask_one(target, but(NOUL, instructions=TOO_LONG))
+    message = answer.expect(400).error_message
     assert len(numbers_in(message)) >= 2, f"the message tells no two counts: {message!r}"

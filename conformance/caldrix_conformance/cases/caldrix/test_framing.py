@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caldrix_conformance.endpoints import Endpoint
+from caldrix_conformance.prompts import BEYOND_ASCII
 from caldrix_conformance.raw import RawAnswer, request_bytes
 from caldrix_conformance.tables import on_each
 from caldrix_conformance.target import Target
@@ -45,7 +46,7 @@ def test_done(raw: RawAnswer) -> None:
 @on_each("streaming.bytes.utf8")
 def test_utf8(target: Target, endpoint: Endpoint) -> None:
     """Text beyond ASCII in the answer, which a server may cut between two of its events."""
-    prompt = endpoint.prompt("Repeat exactly, nothing else: 🙂🙃😀 naïve 日本語 🙂🙃😀")
+    prompt = endpoint.prompt(BEYOND_ASCII)
     body = target.ask(endpoint, **prompt, max_tokens=12, stream=True).expect(200).body
     for event in body.split(b"\n\n"):
         try:

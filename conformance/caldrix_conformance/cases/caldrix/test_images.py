@@ -5,15 +5,13 @@ Pictures are sent at low detail wherever a case isn't about detail: a tile takes
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from caldrix_conformance.answers import Answer, Completion
+from caldrix_conformance.answers import Answer, Completion, JsonObject, numbers_in
 from caldrix_conformance.endpoints import CHAT
 from caldrix_conformance.goldens import Golden
 from caldrix_conformance.images import (
@@ -31,18 +29,16 @@ from caldrix_conformance.images import (
     png_of_bytes,
 )
 from caldrix_conformance.marks import captured, checks
+from caldrix_conformance.prompts import TOO_LONG
 from caldrix_conformance.records import record_of
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
-
-JsonObject = dict[str, Any]
 
 QUESTION = "Describe this image in one sentence."
 PNG = png(32, 32)
 WIDE = png(256, 16)
 """So flat that it is split into few tiles."""
 LENGTH = 8
-TOO_LONG = "a b c d e " * 200_000
 
 
 def text(words: str) -> JsonObject:
@@ -342,8 +338,8 @@ def test_too_many(target: Target, nine: Answer) -> None:
 
 @checks("images.count.number")
 def test_number(nine: Answer) -> None:
-    message = str(nine.expect(400).error.get("message"))
-    assert re.search(r"\b8\b", message), f"the message does not say 8: {message!r}"
+    message = nine.expect(400).error_message
+    assert 8 in numbers_in(message), f"the message does not say 8: {message!r}"
 
 
 @checks("images.prompt.too-long")
@@ -365,7 +361,7 @@ def test_placeholder(target: Target, parts: Sequence[JsonObject]) -> None:
 @checks("images.placeholder.words")
 def test_placeholder_words(target: Target) -> None:
     answer = target.ask(CHAT, messages=[user(text(PLACEHOLDER))])
-    message = str(answer.expect(400).error.get("message"))
+    message = answer.expect(400).error_message
     assert "image placeholder count" in message, f"the message is {message!r}"
 
 

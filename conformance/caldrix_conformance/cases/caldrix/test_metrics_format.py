@@ -60,22 +60,16 @@ def metrics(lines: Sequence[Line]) -> Mapping[str, Metric]:
     return read_metrics(lines)
 
 
-def media_type(page: Answer) -> tuple[str, str]:
-    """The media type and its parameters."""
-    name, _, parameters = page.headers.get("content-type", "").partition(";")
-    return name.strip().lower(), parameters
-
-
 @checks("metrics.media-type")
 def test_media_type(page: Answer) -> None:
-    seen, _ = media_type(page)
-    assert seen == "text/plain", f"content-type is {seen!r}"
+    seen = page.media_type
+    assert seen == "text/plain", f"the media type is {seen!r}"
 
 
 @checks("metrics.version")
 def test_version(page: Answer) -> None:
-    _, parameters = media_type(page)
-    given = [one.strip() for one in parameters.split(";")]
+    _, *parameters = page.headers.get("content-type", "").split(";")
+    given = [one.strip() for one in parameters]
     assert {"version=0.0.4", "version=1.0.0"} & set(given), f"the parameters are {given}"
 
 

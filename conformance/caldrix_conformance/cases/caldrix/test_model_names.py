@@ -32,6 +32,6 @@ def test_nearly_the_name(target: Target, endpoint: Endpoint) -> None:
 
 @on_each("model.unknown-names")
 def test_names(target: Target, endpoint: Endpoint) -> None:
-    message = str(target.ask(endpoint, model="no-such-model").expect(400).error.get("message"))
+    message = target.ask(endpoint, model="no-such-model").expect(400).error_message
     for name in ("no-such-model", target.model):
         assert name in message, f"the message does not name {name}: {message!r}"

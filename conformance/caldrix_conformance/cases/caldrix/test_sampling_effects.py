@@ -65,6 +65,9 @@ def test_only_the_best(text: Ask, fields: dict[str, Any]) -> None:
 def test_every_token(text: Ask) -> None:
     keeps_all, *seen = (text(temperature=HOT, seed=7, top_k=k) for k in (10_000_000, 0, -1))
     assert seen == [keeps_all] * 2, f"{seen} with top_k 0 and -1, {keeps_all!r} with all tokens"
+    unasked, null = (text(temperature=HOT, seed=7, top_k=k) for k in (ABSENT, None))
+    has_a_default = unasked != keeps_all
+    assert has_a_default or null == keeps_all, f"{null!r} with null, {keeps_all!r} with all tokens"
 
 
 @checks("sampling.top-k.keeps")

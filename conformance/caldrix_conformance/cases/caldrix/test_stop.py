@@ -11,11 +11,11 @@ from attrs import frozen
 from caldrix_conformance.answers import Completion, Streamed
 from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
 from caldrix_conformance.marks import checks
+from caldrix_conformance.prompts import BEYOND_ASCII
 from caldrix_conformance.tables import each, on_each
 from caldrix_conformance.target import Target
 
 NEVER = "\N{SNOWMAN}never"
-BEYOND_ASCII = "Repeat exactly, nothing else: 🙂🙃😀 naïve 日本語 🙂🙃😀"
 
 
 @frozen

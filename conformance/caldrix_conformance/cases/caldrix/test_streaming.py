@@ -106,10 +106,11 @@ def test_role(chat_stream: Streamed) -> None:
     assert not roles, f"chunks carry the roles {roles}"
 
 
-@checks("streaming.final.empty")
-def test_final_delta(chat_stream: Streamed) -> None:
-    delta = chat_stream.choices[-1].get("delta")
-    assert delta == {}, f"the last delta is {delta!r}"
+@on_each("streaming.final.empty")
+def test_final_text(stream: Streamed, endpoint: Endpoint) -> None:
+    name, wanted = ("delta", {}) if endpoint is CHAT else ("text", "")
+    seen = stream.choices[-1].get(name)
+    assert seen == wanted, f"the last {name} is {seen!r}"
 
 
 @on_each("streaming.final.reason")

@@ -9,6 +9,7 @@ import pytest
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.decisions import (
     Decisions,
+    Score,
     choice_confidence,
     expect_close,
     expected_score,
@@ -168,13 +169,22 @@ def test_expected_score(decisions: Decisions, ten_levels: Decisions) -> None:
         expect_close("the score", score.score, expected_score(score.probabilities))
 
 
+def expect_confidence(score: Score) -> None:
+    # Which of several likeliest counts is judged below.
+    taken = [score_confidence(score.probabilities, i) for i in likeliest(score.probabilities)]
+    nearest = min(taken, key=lambda wanted: abs(wanted - score.confidence))
+    expect_close("the confidence", score.confidence, nearest)
+
+
 @checks("systemone.score.confidence")
-def test_score_confidence(decisions: Decisions, ten_levels: Decisions) -> None:
-    for score in (decisions.score("score"), ten_levels.score("q"), ten_levels.score("again")):
-        # Which of several likeliest counts is judged below.
-        taken = [score_confidence(score.probabilities, i) for i in likeliest(score.probabilities)]
-        nearest = min(taken, key=lambda wanted: abs(wanted - score.confidence))
-        expect_close("the confidence", score.confidence, nearest)
+def test_score_confidence(decisions: Decisions) -> None:
+    expect_confidence(decisions.score("score"))
+
+
+@checks("systemone.score.spread")
+@pytest.mark.parametrize("name", ["q", "again"])
+def test_spread_of_ten_levels(ten_levels: Decisions, name: str) -> None:
+    expect_confidence(ten_levels.score(name))
 
 
 @checks("systemone.score.tie")

@@ -272,6 +272,12 @@ def test_error_object(target: Target) -> None:
     assert message, "the message is empty"
 
 
+@checks("systemone.refusal.sorted")
+def test_order_of_an_error(target: Target) -> None:
+    seen = list(ask_one(target, but(NOUL, type="box")).expect(400).error)
+    assert seen == sorted(seen), f"the error's members come as {seen}"
+
+
 @checks("systemone.refusal.whole")
 def test_one_wrong_question(target: Target) -> None:
     questions = {"good": NOUL, "better": CHOICE, "bad": but(SCORE, criteria=[])}

@@ -8,11 +8,7 @@ from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.endpoints import SYSTEMONE
 from caldrix_conformance.marks import checks
-from caldrix_conformance.questions import (
-    CHOICE,
-    ask_one,
-    ask_text,
-)
+from caldrix_conformance.questions import CHOICE, ask_one, ask_text
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 
@@ -66,7 +62,7 @@ def test_batched(of_a_batched_server: Answer) -> None:
 
 @checks("systemone.batched.param")
 def test_batched_param(of_a_batched_server: Answer) -> None:
-    expect_no_param(of_a_batched_server)
+    of_a_batched_server.expect_refusal(None)
 
 
 @checks("systemone.batched.words")
@@ -92,7 +88,7 @@ def test_untemplated(of_a_base_model: Answer) -> None:
 
 @checks("systemone.untemplated.param")
 def test_untemplated_param(of_a_base_model: Answer) -> None:
-    expect_no_param(of_a_base_model)
+    of_a_base_model.expect_refusal(None)
 
 
 @checks("systemone.untemplated.words")
@@ -100,14 +96,7 @@ def test_untemplated_words(of_a_base_model: Answer) -> None:
     expect_words(of_a_base_model, "the model has no chat template; /v1/systemone needs one")
 
 
-def expect_no_param(answer: Answer) -> None:
-    """Check that a refusal names no field, with a param that is null."""
-    error = answer.expect(400).error
-    assert "param" in error, f"no param: {error}"
-    assert error["param"] is None, f"param is {error['param']!r}"
-
-
 def expect_words(answer: Answer, words: str) -> None:
     """Check what a refusal says."""
-    message = answer.expect(400).error.get("message")
-    assert words in str(message), f"the message is {message!r}, without {words!r}"
+    message = answer.expect(400).error_message
+    assert words in message, f"the message is {message!r}, without {words!r}"

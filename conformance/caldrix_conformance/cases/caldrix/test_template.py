@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from caldrix_conformance.endpoints import CHAT
 from caldrix_conformance.marks import checks
 from caldrix_conformance.target import Target
@@ -13,6 +15,7 @@ def test_refused(target: Target) -> None:
 
 
 @checks("template.missing.elsewhere")
-def test_elsewhere(target: Target) -> None:
-    message = target.ask(CHAT).expect(400).error.get("message")
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_elsewhere(target: Target, stream: bool) -> None:
+    message = target.ask(CHAT, stream=stream).expect(400).error.get("message")
     assert "/v1/completions" in str(message), f"the message is {message!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,11 +77,21 @@ def test_compact(texts: list[str]) -> None:
         assert spare <= len(escaped) - len(compact), f"{spare} spare characters: {text!r}"
 
 
+@checks("wire.ids.numbered")
+def test_numbered_ids(target: Target) -> None:
+    able = [one for one in ENDPOINTS if one.capability in target.capabilities]
+    ids = [str(target.complete(endpoint).body.get("id")) for endpoint in able * 2]
+    numbers = [answer_id.rpartition("-")[2] for answer_id in ids]
+    assert all(re.fullmatch("[0-9]+", number) for number in numbers), f"the ids are {ids}"
+    rising = sorted({int(number) for number in numbers})
+    assert [int(number) for number in numbers] == rising, f"the ids are {ids}, one after the other"
+
+
 @checks("wire.media-type")
 @both_endpoints
 def test_media_type(target: Target, endpoint: Endpoint) -> None:
-    seen = target.ask(endpoint).expect(200).headers.get("content-type", "")
-    assert seen.partition(";")[0].strip() == "application/json", f"content-type is {seen!r}"
+    seen = target.ask(endpoint).expect(200).media_type
+    assert seen == "application/json", f"the media type is {seen!r}"
 
 
 @checks("wire.utf8")
