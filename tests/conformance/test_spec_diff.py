@@ -36,8 +36,13 @@ def checks(*ids):
 ANSWER = {"id": str}
 
 class Client:
+    def __init__(self, patience=1):
+        self.patience = patience
+
     def ask(self):
         return {}
+
+CLIENT = Client(4)
 """,
     f"{SUITE}/cases/pytest.toml": '[pytest]\naddopts = ["--strict-markers"]\n',
     CONFTEST: """
@@ -53,7 +58,7 @@ def answer(client):
     CASES: """
 import pytest
 from caldrix_conformance.marks import checks
-from caldrix_conformance.shapes import ANSWER, Client
+from caldrix_conformance.shapes import ANSWER, CLIENT, Client
 
 TAKEN = {"one": [1, 2], "two": [3]}
 LIMIT = 7
@@ -71,7 +76,7 @@ def test_taken(value):
 
 @checks("chat.shape")
 def test_shape(client: Client, answer):
-    assert answer == ANSWER
+    assert answer == ANSWER != CLIENT
 
 @checks("chat.golden")
 def test_golden(golden):
@@ -212,6 +217,9 @@ def test_what_does_not_change_what_a_case_does(baseline: Sequence[Case], tmp_pat
         ),
         # A shape of the suite's own.
         (f"{SUITE}/shapes.py", "str", "int", {"shape": {"shape": Move.CHANGED}}),
+        # But no class of it, and no instance of one.
+        (f"{SUITE}/shapes.py", "return {}", "return []", {}),
+        (f"{SUITE}/shapes.py", "Client(4)", "Client(5)", {}),
         (
             CASES,
             'checks("chat.shape")',

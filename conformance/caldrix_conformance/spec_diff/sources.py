@@ -2,8 +2,9 @@
 
 Followed from the case's function are the names of its module, the fixtures it asks for (there or in
 a conftest.py above it), and functions and values imported from the suite's own modules, such as the
-shapes of answers. The suite's classes are not: a new method of the client would count as a change
-of every case. Comments, docstrings and annotations, order and the case's own name don't matter.
+shapes of answers. The suite's classes and their instances are not: a new method of the client, or a
+new field of an endpoint, would count as a change of every case. Comments, docstrings, annotations,
+order and the case's own name don't matter.
 """
 
 from __future__ import annotations
@@ -126,10 +127,18 @@ class _Walk:
             module = self.tree.imported_from(path, statement)
             if module is not None:
                 found = self.tree.definitions(module).get(alias.name, ())
-                if found and not isinstance(found[0], ast.ClassDef):
+                if found and not _is_of_a_class(found[0]):
                     self.follow(module, alias.name)
                     return
         self.parts.add(f"import {alias.name}")
+
+
+def _is_of_a_class(statement: ast.stmt) -> bool:
+    """Whether it defines a class, or makes an instance of one, which goes by a capital letter."""
+    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return value.func.id[0].isupper()
+    return isinstance(statement, ast.ClassDef)
 
 
 def _definitions(path: Path) -> _Definitions:

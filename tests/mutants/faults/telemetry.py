@@ -39,6 +39,17 @@ class RecordsAsText(ObservedToy):
         return self.encode(answer) if path == "/debug/requests" else answer
 
 
+@breaks("telemetry.requests")
+class HasAnotherForm(ObservedToy):
+    def get(self, path: str) -> Json | str:
+        answer = super().get(path)
+        return (
+            {"items": answer["requests"]}
+            if isinstance(answer, dict) and "requests" in answer
+            else answer
+        )
+
+
 @breaks("telemetry.order")
 class OldestFirst(ObservedToy):
     def get(self, path: str) -> Json | str:

@@ -91,8 +91,11 @@ def test_json(target: Target) -> None:
 
 
 @checks("telemetry.requests")
-def test_requests(target: Target, greedy: Recorded) -> None:
-    for record in records_in(target.get(PATH)):
+def test_requests(target: Target, some_endpoint: Endpoint) -> None:
+    let_it_be_recorded(target, target.complete(some_endpoint))
+    listed = records_in(target.get(PATH))
+    assert listed, "no record of a request that was answered"
+    for record in listed:
         assert isinstance(record, dict), f"a record is {record!r}"
 
 
