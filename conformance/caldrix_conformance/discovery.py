@@ -17,6 +17,7 @@ from caldrix_conformance.endpoints import CHAT, COMPLETIONS, ENDPOINTS, SYSTEMON
 from caldrix_conformance.images import PIXEL
 from caldrix_conformance.speculation import REPETITIVE
 from caldrix_conformance.target import Target
+from caldrix_conformance.traffic import EndlessAnswer
 
 _NOT_THERE = frozenset({404, 405, 501})
 
@@ -86,14 +87,14 @@ def _ask(target: Target, path: str, body: object) -> Answer | None:
     """The answer to a small request, or None where the connection broke."""
     try:
         return target.post(path, body)
-    except httpx2.TransportError:
+    except (httpx2.RequestError, EndlessAnswer):
         return None
 
 
 def _get(target: Target, path: str) -> Answer | None:
     try:
         return target.get(path)
-    except httpx2.TransportError:
+    except (httpx2.RequestError, EndlessAnswer):
         return None
 
 

@@ -33,7 +33,7 @@ from caldrix_conformance.marks import (
 )
 from caldrix_conformance.presence import Presence
 from caldrix_conformance.resources import in_checkout, spec_directory
-from caldrix_conformance.target import TIMEOUT, Target
+from caldrix_conformance.target import TIMEOUT, Target, shown_url
 from caldrix_conformance.traffic import Exchange, Traffic
 from caldrix_conformance.verdicts import Ledger, Observation, Report, Status, lacks
 
@@ -60,8 +60,8 @@ class Run:
         capabilities = self.target.capabilities
         return Report(
             contract=self.spec.contract,
-            target=self.target.url,
-            model=self.target.model,
+            target=shown_url(self.target.url),
+            model=_printable(self.target.model, most=_MOST_OF_A_NAME),
             capabilities=capabilities,
             verdicts=[
                 self.ledger.judge(clause, capabilities, clause.id in self.declared)
@@ -170,7 +170,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             selected.append(item)
     run.declared = frozenset(declared)
     names = _goldens(items)
-    if config.getoption("--write-goldens"):
+    # The goldens of a module that can't be imported would pass for orphans.
+    if not run.ledger.faults and (config.getoption("--write-goldens") or not run.only):
         run.ledger.faults.extend(orphans(run.spec.contract, names))
     config.hook.pytest_deselected(items=[item for item in items if item not in selected])
     items[:] = selected
@@ -233,6 +234,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash[_RUN]
     if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
         run.ledger.faults.append("pytest failed while running the cases")
+    if exitstatus == pytest.ExitCode.INTERRUPTED:
+        run.ledger.broke_off = "it was interrupted"
     if run.ledger.broke_off:
         done = {observation.case for observation in run.ledger.observations}
         for item in session.items:
@@ -309,10 +312,15 @@ def _outcome(call: pytest.CallInfo[None]) -> tuple[Status, str]:
     return Status.ERROR, f"{type(error).__name__}: {error}"
 
 
-def _printable(text: str) -> str:
+_MOST_OF_A_NAME = 200
+_MOST_SEEN = 2000
+
+
+def _printable(text: str, *, most: int = _MOST_SEEN) -> str:
     """``text`` as one line that no terminal and no XML stumbles over, whatever a target sent."""
+    cut = text if len(text) <= most else f"{text[:most]}…"
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut
     )
 
 

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from caldrix_conformance.brief import answered
 from caldrix_conformance.endpoints import Endpoint
-from caldrix_conformance.traffic import Exchange
+from caldrix_conformance.traffic import Bound, Exchange
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -59,6 +59,7 @@ class Connection:
 
     socket: socket.socket
     exchange: Exchange
+    bound: Bound
     _reader: io.BufferedReader = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -144,4 +145,5 @@ class _Receiving(io.RawIOBase):
         view = memoryview(buffer)
         count = self._connection.socket.recv_into(view)
         self._connection.exchange.received.add(bytes(view[:count]))
+        self._connection.bound.take(count)
         return count

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 
 import pytest
 import syrupy
@@ -29,29 +30,52 @@ def run(settings: Settings) -> int:
     """Run the suite and print its report; return the exit status. How far it is goes to stderr.
 
     0: every must is kept (with ``strict`` every should, too); 1: one is broken, or the suite
-    itself failed; 2: there is nothing to judge, said in one line on stderr.
+    itself failed; 2: there is nothing to judge, said in one line on stderr. A run that is
+    interrupted reports what it has seen, and raises KeyboardInterrupt.
     """
     try:
         probe_files(settings)
-        report = judge(settings)
+        try:
+            report = judge(settings)
+        except Interrupted as interrupted:
+            _tell(interrupted.report, settings)
+            raise
         if report is None:
             return 2
-        print_report(report, Console(), every_clause=settings.verbose)
-        write_files(report, settings)
+        _tell(report, settings)
     except SuiteError as error:
         print(error, file=sys.stderr)
         return 2
     return report.exit_status(strict=settings.strict)
 
 
+def _tell(report: Report, settings: Settings) -> None:
+    print_report(report, Console(), every_clause=settings.verbose)
+    write_files(report, settings)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted; ``report`` is of what it had judged by then."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self.report = report
+
+
 def judge(settings: Settings) -> Report | None:
     """Run the cases; return the report, or None if pytest has told on stderr why it did not.
 
-    Raises SuiteError if the spec can't be read, no server answers, or Python leaves checks out.
+    Raises SuiteError if the spec can't be read, no server answers, or Python leaves checks out;
+    Interrupted on Ctrl-C.
     """
     if not __debug__:
         raise SuiteError("python -O takes the checks out of the cases; run the suite without it")
-    load_spec(spec_directory(settings.contract))
+    spec = load_spec(spec_directory(settings.contract))
+    for glob in settings.only:
+        if not any(fnmatchcase(clause.id, glob) for clause in spec):
+            raise SuiteError(
+                f"no clause of {settings.contract} is called {glob!r}; `spec list` shows them all"
+            )
     with Target.connect(settings.url, settings.model, settings.timeout):
         pass
     keeper = _ReportKeeper()
@@ -60,7 +84,9 @@ def judge(settings: Settings) -> Report | None:
         plugins = [syrupy, plugin, keeper, ProgressBar(Console(stderr=True))]
         status = pytest.main(_arguments(settings), plugins=plugins)
     if status == pytest.ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt
+        if keeper.report is None:
+            raise KeyboardInterrupt
+        raise Interrupted(keeper.report)
     return keeper.report
 
 

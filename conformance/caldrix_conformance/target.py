@@ -18,11 +18,14 @@ from caldrix_conformance.brief import asked
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.errors import TargetUnreachable
+from caldrix_conformance.patience import PatientTransport
 from caldrix_conformance.raw import Connection
-from caldrix_conformance.traffic import RecordingTransport, Traffic
+from caldrix_conformance.traffic import Bound, EndlessAnswer, RecordingTransport, Traffic
 
 TIMEOUT = 60.0
 """Seconds for each wait for bytes: a slow model is slow, not broken."""
+WAITS = 10
+"""So many such times an answer may take in all."""
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection."""
 
@@ -63,24 +66,22 @@ class Target:
         Raises TargetUnreachable when no server answers or /v1/models names no model.
         """
         root = base_url(url)
+        traffic = Traffic()
         # The environment's proxies are for the world outside; a target is where its URL says.
         # Reading the certificates of the world takes longer than many a case.
-        traffic = Traffic()
-        transport = httpx2.HTTPTransport(trust_env=False, verify=root.startswith("https:"))
+        verify = ssl.create_default_context() if root.startswith("https:") else False
+        transport = httpx2.HTTPTransport(trust_env=False, verify=verify)
         with httpx2.Client(
             base_url=root,
             timeout=httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT),
             trust_env=False,
-            transport=RecordingTransport(transport, traffic),
+            transport=PatientTransport(RecordingTransport(transport, traffic, timeout * WAITS)),
         ) as client:
             try:
                 response = client.get("/v1/models")
-            except httpx2.TransportError as error:
-                raise TargetUnreachable(
-                    f"no server answers at {root} ({str(error) or type(error).__name__}); "
-                    "start one, or give the address of one that runs"
-                ) from error
-            served = model or _served_model(root, response)
+            except (httpx2.RequestError, EndlessAnswer) as error:
+                raise TargetUnreachable(f"{shown_url(root)}: {_trouble(error)}") from error
+            served = model if model is not None else _served_model(root, response)
             yield cls(root, served, client, traffic, timeout)
 
     def body(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,14 +157,15 @@ class Target:
     def connection(self) -> Iterator[Connection]:
         """A connection of its own, for cases about bytes on the wire."""
         exchange = self.traffic.begin("a connection")
+        bound = Bound(self.timeout * WAITS)
         with socket.create_connection(self._address, timeout=CONNECT_TIMEOUT) as plain:
             plain.settimeout(self.timeout)
             if self.url.startswith("https:"):
                 context = ssl.create_default_context()
                 with context.wrap_socket(plain, server_hostname=self._address[0]) as wrapped:
-                    yield Connection(wrapped, exchange)
+                    yield Connection(wrapped, exchange, bound)
             else:
-                yield Connection(plain, exchange)
+                yield Connection(plain, exchange, bound)
 
     def answers(self) -> bool:
         """Whether it still takes connections; one that is being started again has a moment."""
@@ -198,17 +200,47 @@ def base_url(url: str) -> str:
         raise TargetUnreachable(f"{url!r} is no URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise TargetUnreachable(f"{url!r} is no http URL; give one like http://localhost:8425")
-    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+    if parsed.port is not None and not 0 < parsed.port < 65536:
+        raise TargetUnreachable(f"{url!r} has no port from 1 to 65535")
+    path = parsed.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return str(parsed.copy_with(path=path, query=None, fragment=None)).rstrip("/")
+
+
+def shown_url(url: str) -> str:
+    """``url`` as it may be shown: without a name and password."""
+    parsed = httpx2.URL(url)
+    host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
+    port = "" if parsed.port is None else f":{parsed.port}"
+    return f"{parsed.scheme}://{host}{port}{parsed.path.rstrip('/')}"
+
+
+def _trouble(error: Exception) -> str:
+    """Why a target can't be asked, and what to do about it."""
+    told = str(error) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in told:
+        return (
+            f"its certificate isn't trusted here ({told}); "
+            "name a file of authorities to trust in SSL_CERT_FILE"
+        )
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return f"no server answers ({told}); start one, or give the address of one that runs"
+    return f"no answer to GET /v1/models ({told}); is an HTTP server there, and the right one?"
 
 
 def _served_model(root: str, response: httpx2.Response) -> str:
     try:
         name = response.json()["data"][0]["id"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         name = None
-    if not isinstance(name, str):
-        raise TargetUnreachable(
-            f"{root}/v1/models answered {response.status_code} and names no model; "
-            "give the model's name with --model"
-        )
-    return name
+    if isinstance(name, str):
+        return name
+    status = response.status_code
+    if response.is_redirect:
+        advice = f"give the address it points to, {response.headers.get('location', 'unnamed')}"
+    elif status in (401, 403):
+        advice = "it wants a key, or another Host, which the suite has not"
+    else:
+        advice = "give the model's name with --model"
+    raise TargetUnreachable(
+        f"{shown_url(root)}/v1/models answered {status} and names no model; {advice}"
+    )

@@ -6,6 +6,7 @@ they began, a case or a fixture, and a case that fails shows its own and those o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,6 +15,30 @@ from attrs import Factory, define, field
 
 MOST_KEPT = 16 * 1024
 """Bytes that are kept of each direction of an exchange."""
+MOST_ANSWERED = 64 * 1024 * 1024
+"""Bytes after which an answer is taken for one that never ends."""
+
+
+class EndlessAnswer(TimeoutError):
+    """An answer goes on and on."""
+
+
+@define
+class Bound:
+    """What an answer may come to in all, whatever the pace of its bytes."""
+
+    seconds: float
+    most: int = field(factory=lambda: MOST_ANSWERED)
+    _began: float = field(factory=time.monotonic)
+    _received: int = 0
+
+    def take(self, count: int) -> None:
+        """Note some bytes more. Raises EndlessAnswer past the bound."""
+        self._received += count
+        if self._received > self.most:
+            raise EndlessAnswer(f"the answer goes on after {self.most:,} bytes")
+        if time.monotonic() - self._began > self.seconds:
+            raise EndlessAnswer(f"the answer goes on after {self.seconds:.0f} s")
 
 
 @define
@@ -81,11 +106,15 @@ class Traffic:
 
 
 class RecordingTransport(httpx2.BaseTransport):
-    """Notes what goes through another transport."""
+    """Notes what goes through another transport, and ends answers that don't end by themselves.
 
-    def __init__(self, transport: httpx2.BaseTransport, traffic: Traffic) -> None:
+    An answer may take ``seconds`` in all.
+    """
+
+    def __init__(self, transport: httpx2.BaseTransport, traffic: Traffic, seconds: float) -> None:
         self._transport = transport
         self._traffic = traffic
+        self._seconds = seconds
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Hand on a request, and its answer."""
@@ -93,6 +122,7 @@ class RecordingTransport(httpx2.BaseTransport):
         exchange = self._traffic.begin(f"{request.method} {target}")
         exchange.sent.add(_head(f"{request.method} {target}", request.headers))
         assert isinstance(request.stream, httpx2.SyncByteStream)
+        bound = Bound(self._seconds)
         request.stream = _Tee(request.stream, exchange.sent, exchange)
         try:
             response = self._transport.handle_request(request)
@@ -101,7 +131,7 @@ class RecordingTransport(httpx2.BaseTransport):
             raise
         exchange.received.add(_head(str(response.status_code), response.headers))
         assert isinstance(response.stream, httpx2.SyncByteStream)
-        response.stream = _Tee(response.stream, exchange.received, exchange)
+        response.stream = _Tee(response.stream, exchange.received, exchange, bound)
         return response
 
     def close(self) -> None:
@@ -110,17 +140,26 @@ class RecordingTransport(httpx2.BaseTransport):
 
 
 class _Tee(httpx2.SyncByteStream):
-    def __init__(self, stream: httpx2.SyncByteStream, side: Side, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        stream: httpx2.SyncByteStream,
+        side: Side,
+        exchange: Exchange,
+        bound: Bound | None = None,
+    ) -> None:
         self._stream = stream
         self._side = side
         self._exchange = exchange
+        self._bound = bound
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             for data in self._stream:
                 self._side.add(data)
+                if self._bound is not None:
+                    self._bound.take(len(data))
                 yield data
-        except httpx2.TransportError as error:
+        except (httpx2.TransportError, EndlessAnswer) as error:
             self._exchange.broke = str(error) or type(error).__name__
             raise
 
@@ -128,10 +167,14 @@ class _Tee(httpx2.SyncByteStream):
         self._stream.close()
 
 
+_HIDDEN = b"<not shown>"
+
+
 def _shown(char: str) -> str:
     return char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
 
 
 def _head(first: str, headers: httpx2.Headers) -> bytes:
-    lines = [first.encode(), *(name + b": " + value for name, value in headers.raw)]
+    shown = ((name, _HIDDEN if name.lower() == b"authorization" else v) for name, v in headers.raw)
+    lines = [first.encode(), *(name + b": " + value for name, value in shown)]
     return b"\n".join((*lines, b"", b""))

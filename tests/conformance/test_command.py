@@ -35,10 +35,12 @@ def test_a_server_that_ends_early() -> None:
     assert address_in(iter(told)) == "http://h:1/v1"
 
 
-def test_sigterm_ends_the_server_too(smollm2_path: Path) -> None:
+def test_sigterm_ends_the_server_too(smollm2_path: Path, tmp_path: Path) -> None:
     assert smollm2_path.exists()
     entry = "from caldrix.cli.main import main; main()"
-    command = [sys.executable, "-c", entry, "conformance", "--only", "sampling.*"]
+    report = tmp_path / "report.json"
+    only = ["--only", "health.*", "--only", "sampling.*"]
+    command = [sys.executable, "-c", entry, "conformance", *only, f"--json={report}"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as suite:
@@ -47,8 +49,13 @@ def test_sigterm_ends_the_server_too(smollm2_path: Path) -> None:
         children = Path(f"/proc/{suite.pid}/task/{suite.pid}/children")
         (server,) = map(int, children.read_text().split())
         suite.terminate()
-        _, told = suite.communicate(timeout=60)
+        printed, told = suite.communicate(timeout=60)
     assert suite.returncode == 1
     assert told.endswith("caldrix: interrupted\n")
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+    # What was seen till then isn't lost.
+    assert "the run broke off: it was interrupted" in printed
+    told_of = json.loads(report.read_text())
+    assert told_of["broke_off"] == "it was interrupted"
+    assert told_of["counts"]["unjudged"] > 0

@@ -224,7 +224,7 @@ def test_traffic_is_kept_up_to_a_bound() -> None:
         return httpx2.Response(200, content=iter([b"y" * (MOST_KEPT + 5)]))
 
     traffic = Traffic()
-    transport = RecordingTransport(httpx2.MockTransport(answer), traffic)
+    transport = RecordingTransport(httpx2.MockTransport(answer), traffic, 60)
     with traffic.of("a case"), httpx2.Client(transport=transport) as client:
         pieces = iter([b"x" * MOST_KEPT, b"x" * 1000])
         assert len(client.post("http://localhost/", content=pieces).content) == MOST_KEPT + 5
@@ -240,7 +240,7 @@ def test_a_connection_that_breaks_is_told() -> None:
         raise httpx2.ConnectError("nobody there")
 
     traffic = Traffic()
-    transport = RecordingTransport(httpx2.MockTransport(refuse), traffic)
+    transport = RecordingTransport(httpx2.MockTransport(refuse), traffic, 60)
     with (
         traffic.of("a case"),
         httpx2.Client(transport=transport) as client,

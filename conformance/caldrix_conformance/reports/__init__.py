@@ -29,6 +29,9 @@ def _files(options: Options) -> Iterator[tuple[Path, Callable[[Report], str]]]:
 
 def probe_files(options: Options) -> None:
     """Raise SuiteError, before any work is done, for a file that can't be written."""
+    paths = [path.absolute() for path, _ in _files(options)]
+    if len(set(paths)) < len(paths):
+        raise SuiteError("two forms of the report would be written to one file; name two")
     for path, _ in _files(options):
         if path.is_dir() or not path.absolute().parent.is_dir():
             wanted = "is a folder" if path.is_dir() else "has no folder to be in"
@@ -39,6 +42,6 @@ def write_files(report: Report, options: Options) -> None:
     """Write the forms that were asked for. Raises SuiteError, naming the file, if one can't be."""
     for path, form in _files(options):
         try:
-            path.write_text(form(report), "utf-8")
+            path.write_text(form(report), "utf-8", errors="backslashreplace")
         except OSError as error:
             raise SuiteError(f"the report can't be written to {path}: {error.strerror}") from error
