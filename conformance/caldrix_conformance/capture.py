@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -61,6 +62,8 @@ class Response:
 
     status: int
     headers: Mapping[str, str]
+    sha256: str
+    """Of the body's bytes as they came: what a shape says of them leaves most edits unseen."""
     body: tuple[str, ...]
     """Its text, cut at line feeds, so that a stream can be read and compared line by line."""
 
@@ -126,6 +129,7 @@ class Capture:
         response = Response(
             status=answer.status,
             headers={name: answer.headers[name] for name in _KEPT if name in answer.headers},
+            sha256=_digest(answer.body),
             body=tuple(text.split("\n")),
         )
         return cls(
@@ -252,18 +256,21 @@ def golden_text(golden: StoredGolden) -> str:
 def read_golden(text: str, name: str) -> StoredGolden:
     """The golden in a file's text. Raises GoldenError, naming the golden ``name``.
 
-    A canonical form that the raw answer beside it doesn't have was written by hand, or by another
-    version of the suite.
+    A raw answer with another digest than its own was edited. A canonical form that the raw answer
+    beside it doesn't have was written by hand, or by another version of the suite.
     """
     try:
         value = json.loads(text)
         if not isinstance(value, dict):
             raise TypeError("it holds no object")
+        if "kind" not in value:
+            raise ValueError("its kind is missing")
         type_: type[StoredGolden] = CountTable if Kind(value["kind"]) is Kind.COUNT else Capture
         golden = _converter.structure(value, type_)
-    except (ValueError, KeyError, TypeError, BaseValidationError) as error:
+    except (ValueError, TypeError, BaseValidationError) as error:
         raise GoldenError(f"the golden {name} can't be read: {_told(error)}") from error
     if isinstance(golden, Capture):
+        _check_digest(golden, name)
         try:
             again = golden.again()
             difference = first_difference(golden.canonical, again.canonical, "canonical")
@@ -299,10 +306,28 @@ def _prompt_tokens(compared: Mapping[str, Any]) -> Any:
     return usage.get("prompt_tokens") if isinstance(usage, dict) else None
 
 
+def _check_digest(golden: Capture, name: str) -> None:
+    seen = _digest(golden.response.raw)
+    if seen == golden.response.sha256:
+        return
+    if golden.origin is Origin.DOCUMENT:
+        remedy = "if the document prints it so, make that its sha256"
+    else:
+        remedy = "write it anew with `just goldens`"
+    raise GoldenError(
+        f"the raw answer in the golden {name} was edited, as its sha256 is {seen}; undo that, or "
+        f"{remedy}"
+    )
+
+
+def _digest(body: bytes) -> str:
+    return sha256(body).hexdigest()
+
+
 def _told(error: Exception) -> str:
     if isinstance(error, BaseValidationError):
         return "; ".join(transform_error(error))
-    return f"{type(error).__name__}: {error}"
+    return str(error)
 
 
 _KEPT = ("content-type",)

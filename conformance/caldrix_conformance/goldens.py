@@ -32,7 +32,7 @@ from caldrix_conformance.capture import (
 )
 from caldrix_conformance.compare import Tolerance
 from caldrix_conformance.endpoints import CHAT, Endpoint
-from caldrix_conformance.errors import GoldenError
+from caldrix_conformance.errors import GoldenError, SuiteError
 from caldrix_conformance.fingerprint import FINGERPRINTS, Part, Recognizer
 from caldrix_conformance.target import Target
 
@@ -175,7 +175,9 @@ class Golden:
         models = sorted(path.parent.name for path in folder.glob(f"*/{case}.json"))
         full_name = f"{self.contract}/{self.name}"
         assert models, f"there is no golden {full_name} of any model: {HOW_TO_WRITE}"
-        reasons = {model: self.recognizer.difference(model, part) for model in models}
+        # A folder without a fingerprint is an orphan; only where there is no other does it matter.
+        known = [model for model in models if model in self.recognizer.stored] or models
+        reasons = {model: self.recognizer.difference(model, part) for model in known}
         fitting = [model for model, reason in reasons.items() if reason is None]
         if not fitting:
             told = "; ".join(f"{model}: {reason}" for model, reason in reasons.items())
@@ -204,20 +206,33 @@ class Golden:
 
 
 def orphans(contract: str, names: Collection[str]) -> Iterator[str]:
-    """What is wrong about each file under goldens/contract that none of ``names`` reaches."""
-    folder = resources.goldens_directory(contract)
-    files = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    known = {path.stem for path in files if path.parent == PurePath(FINGERPRINTS)}
+    """What is wrong about each file under goldens/contract that none of ``names`` reaches.
+
+    Hidden files are no goldens, but what an editor or a file manager leaves.
+    """
+    try:
+        folder = resources.goldens_directory(contract)
+    except SuiteError:  # A contract need not have goldens.
+        return
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    files = [path for path in paths if not path.name.startswith(".")]
+    fingerprints = {path.stem: path for path in files if _is_fingerprint(path)}
     used: set[str] = set()
     for path in files:
-        if path.parts[0] == FINGERPRINTS:
+        if path in fingerprints.values():
             continue
         tied = path.parts[1:-1]
         told = f"{folder.name}/{path.as_posix()}"
         if f"{path.parts[0]}/{path.stem}" not in names or path.suffix != ".json" or len(tied) > 1:
-            yield f"no case uses the golden {told}; write the case, or delete the file"
-        elif not known.issuperset(tied):
-            yield f"the golden {told} is of a model without a fingerprint"
+            yield f"no case uses the golden {told}; delete it, or write its case"
+        elif not fingerprints.keys() >= set(tied):
+            lacks = f"is of {tied[0]}, which has no fingerprint"
+            yield f"the golden {told} {lacks}; bring that back, or delete the golden"
         used.update(tied)
-    for name in sorted(known - used):
-        yield f"no golden is of the fingerprint {folder.name}/{FINGERPRINTS}/{name}.json; delete it"
+    for name in sorted(fingerprints.keys() - used):
+        told = f"{folder.name}/{fingerprints[name].as_posix()}"
+        yield f"no golden is of the fingerprint {told}; delete it"
+
+
+def _is_fingerprint(path: PurePath) -> bool:
+    return path.parent == PurePath(FINGERPRINTS) and path.suffix == ".json"

@@ -110,3 +110,13 @@ SPECIAL_CHAT_COUNTS: Mapping[str, Messages] = {
 
 COMPLETION_COUNTS: Mapping[str, str] = {**TEXTS, **SPECIAL}
 """What is counted on the completions endpoint."""
+
+NEUTRAL: dict[str, float] = {"top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+"""The values that switch the sampling fields off, whatever a server's own defaults."""
+AS_GOOD: dict[str, float] = {
+    "top_k": 10_000_000,
+    "top_p": 1,
+    "min_p": 1e-300,
+    "repetition_penalty": 1 + 1e-9,
+}
+"""Values that are not the neutral ones, and change as little."""

@@ -28,6 +28,8 @@ class RawAnswer:
     headers: Mapping[str, str]
     """By lower-case name."""
     body: bytes
+    closes: bool
+    """Whether it says that its connection ends with it, as one of HTTP/1.0 does by default."""
 
     def text(self, endpoint: Endpoint) -> object:
         """The text of the answer of ``endpoint`` that the body must be."""
@@ -88,7 +90,9 @@ class Connection:
             self.exchange.broke = str(error) or type(error).__name__
             raise AssertionError(f"no answer on the connection: {self.exchange.broke}") from None
         headers = {name.lower(): text for name, text in response.getheaders()}
-        return RawAnswer(response.status, headers, body)
+        said = headers.get("connection", "").lower()
+        closes = "close" in said or (response.version == 10 and "keep-alive" not in said)
+        return RawAnswer(response.status, headers, body, closes)
 
     def receive(self) -> bytes:
         """Some bytes, none where the other side has ended. TimeoutError, ConnectionError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -201,7 +202,7 @@ def test_a_golden_survives_its_file() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("{}", "can't be read: KeyError: 'kind'"),
+        ("{}", "can't be read: its kind is missing"),
         ("[]", "it holds no object"),
         ("{", "can't be read"),
         ('{"kind": "poem"}', "'poem' is not a valid Kind"),
@@ -220,9 +221,26 @@ def test_a_golden_that_was_tampered_with_is_told() -> None:
     text = golden_text(text_capture())
     assert text.count("Hi there") == 2
     before, between, after = text.split("Hi there")
-    for tampered in (f"{before}Ho{between}Hi there{after}", f"{before}Hi there{between}Ho{after}"):
-        with pytest.raises(GoldenError, match="x is not what its own raw answer says: canonical"):
-            read_golden(tampered, "x")
+    with pytest.raises(GoldenError, match="x is not what its own raw answer says: canonical"):
+        read_golden(f"{before}Hi there{between}Ho{after}", "x")
+    with pytest.raises(GoldenError, match="the raw answer in the golden x was edited"):
+        read_golden(f"{before}Ho{between}Hi there{after}", "x")
+
+
+def test_an_edit_that_no_shape_shows_is_told() -> None:
+    golden = Capture.of(streamed(["a", "b"]), Kind.SHAPE, model="m", tie=Tie.ANY)
+    edited = golden_text(golden).replace('\\"a\\"', '\\"aa\\"')
+    assert edited != golden_text(golden)
+    with pytest.raises(GoldenError, match="undo that, or write it anew"):
+        read_golden(edited, "x")
+    # The answers that a document prints are typed in, and not written by any run.
+    printed = edited.replace('"captured"', '"document"')
+    with pytest.raises(GoldenError, match="if the document prints it so") as caught:
+        read_golden(printed, "x")
+    (digest,) = re.findall("[0-9a-f]{64}", str(caught.value))
+    mended = read_golden(printed.replace(golden.response.sha256, digest), "x")
+    assert isinstance(mended, Capture)
+    assert mended.canonical == golden.canonical
 
 
 def test_raw_answers_and_margins_are_not_compared() -> None:

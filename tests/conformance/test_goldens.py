@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from caldrix_conformance.events import parse_events
 from caldrix_conformance.fingerprint import Fingerprint
 from caldrix_conformance.goldens import orphans
 from caldrix_conformance.options import Settings
-from caldrix_conformance.resources import goldens_directory
+from caldrix_conformance.resources import CASES, goldens_directory
 from caldrix_conformance.verdicts import Status
 from tests.mutants.toy import server as toy_server
 from tests.mutants.toy.server import CHAT, MODEL, Toy, serving
@@ -31,6 +32,7 @@ from tests.support.golden_runs import OF_A_MODEL, contents, reports, statuses
 TOY = "qwen3-0.6b"
 """The name of the toy's fingerprint: it bears the name of the document's model."""
 QUESTION = f"chat/{TOY}/question.json"
+HELD = ("chat.response.text", "chat.response.exact", "chat.usage.tokenizer")
 
 PATHS = sorted(goldens_directory("caldrix").rglob("*.json"))
 GOLDENS = [path for path in PATHS if path.parent.name != "fingerprints"]
@@ -195,8 +197,9 @@ def test_a_text_without_a_margin_is_not_asserted(toy_goldens: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "complaint"),
     [
-        (QUESTION, '"kind"', '"kin"', "can't be read: KeyError: 'kind'"),
+        (QUESTION, '"kind"', '"kin"', "can't be read: its kind is missing"),
         (QUESTION, '"status": 200', '"status": 201', "is not what its own raw answer says"),
+        ("chat/shape-answer.json", "assistant", "asistant", "chat/shape-answer was edited"),
         (f"fingerprints/{TOY}.json", '"model"', '"moddel"', "can't be read"),
         (f"chat/{TOY}/counts.json", '"tokens"', '"tokns"', "can't be read"),
     ],
@@ -208,7 +211,7 @@ def test_a_file_that_is_wrong_is_the_suite_s_own_fault(
     text = path.read_text()
     path.write_text(text.replace(old, new, 1))
     with serving(Toy()) as url:
-        seen = statuses(url, only=["chat.response.text", "chat.usage.tokenizer"])
+        seen = statuses(url, only=HELD)
     errors = [seen for status, seen in seen.values() if status is Status.ERROR]
     assert errors
     assert all(complaint in error for error in errors)
@@ -216,7 +219,7 @@ def test_a_file_that_is_wrong_is_the_suite_s_own_fault(
         # Written anew, it is whole again.
         with serving(Toy()) as url:
             statuses(url, write_goldens=True)
-        assert read_golden_file(path, "").tie is Tie.FINGERPRINT
+        assert path.read_text() == golden_text(read_golden_file(path, ""))
 
 
 def test_a_folder_without_a_fingerprint_is_the_suite_s_own_fault(toy_goldens: Path) -> None:
@@ -229,6 +232,65 @@ def test_a_folder_without_a_fingerprint_is_the_suite_s_own_fault(toy_goldens: Pa
     )
 
 
+def test_a_folder_without_a_fingerprint_hides_no_other(toy_goldens: Path) -> None:
+    (toy_goldens / "chat" / "another").mkdir()
+    shutil.copy(toy_goldens / QUESTION, toy_goldens / "chat" / "another")
+    with serving(Toy()) as url:
+        seen = statuses(url, only=["chat.response.text"])
+    assert seen["chat.response.text"] == (Status.PASSED, "")
+
+
+@pytest.fixture
+def one_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the only case there is, which uses no golden."""
+    cases = tmp_path / "cases"
+    path = cases / "caldrix" / "test_one.py"
+    path.parent.mkdir(parents=True)
+    shutil.copy(CASES / "pytest.toml", cases)
+    path.write_text(
+        "from caldrix_conformance.marks import checks\n\n\n"
+        "@checks('health.healthz')\ndef test_it(): pass\n"
+    )
+    monkeypatch.setattr(run, "CASES", cases)
+    return path
+
+
+@pytest.mark.parametrize("checkout", [True, False])
+def test_what_no_case_uses_is_a_fault_of_a_full_run(
+    own_goldens: Path, one_case: Path, monkeypatch: pytest.MonkeyPatch, checkout: bool
+) -> None:
+    monkeypatch.setattr(plugin, "in_checkout", lambda: checkout)
+    (own_goldens / "chat" / "nosuchmodel").mkdir(parents=True)
+    stray = own_goldens / "chat" / "nosuchmodel" / "x.json"
+    with serving(Toy()) as url:
+        report = reports(url, only=[])
+        assert report.faults == []
+        assert evolve(report, verdicts=()).exit_status(strict=False) == 0
+        stray.write_text("{}")
+        report = reports(url, only=[])
+        assert report.faults == [
+            "no case uses the golden caldrix/chat/nosuchmodel/x.json; delete it, or write its case"
+        ]
+        assert evolve(report, verdicts=()).exit_status(strict=False) == 1
+        # What a part of the cases leaves unused says nothing.
+        assert reports(url, only=["health.*"]).faults == []
+
+
+def test_what_a_module_uses_that_can_t_be_imported_is_no_orphan(
+    own_goldens: Path, one_case: Path
+) -> None:
+    (own_goldens / "chat").mkdir()
+    (own_goldens / "chat" / "x.json").write_text("{}")
+    one_case.with_name("test_two.py").write_text("import no_such_module\n")
+    with serving(Toy()) as url:
+        (fault,) = reports(url, only=[]).faults
+    assert "can't be collected" in fault
+
+
+def test_a_contract_need_not_have_goldens() -> None:
+    assert list(orphans("no-such-contract", ())) == []
+
+
 def test_what_no_case_uses_is_told_when_goldens_are_written(
     toy_goldens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,7 +300,7 @@ def test_what_no_case_uses_is_told_when_goldens_are_written(
     with serving(Toy()) as url:
         assert run.run(evolve(settings, url=url)) == 1
         told = " ".join(capsys.readouterr().out.split())
-        assert "no case uses the golden caldrix/chat/of-old.json; write the case, or delete" in told
+        assert "no case uses the golden caldrix/chat/of-old.json; delete it, or write its" in told
         assert run.run(evolve(settings, url=url, write_goldens=False)) == 0
     assert stray.read_text() == "{}"
 
@@ -251,11 +313,15 @@ def test_orphans(toy_goldens: Path) -> None:
             path.unlink()
     assert list(orphans("caldrix", names)) == []
     (toy_goldens / "chat" / "notes.txt").write_text("")
+    (toy_goldens / "chat" / ".DS_Store").write_text("")
+    (toy_goldens / "fingerprints" / "notes.txt").write_text("")
     (toy_goldens / "chat" / "another").mkdir()
     (toy_goldens / QUESTION).rename(toy_goldens / "chat" / "another" / "question.json")
     assert list(orphans("caldrix", names)) == [
-        "the golden caldrix/chat/another/question.json is of a model without a fingerprint",
-        "no case uses the golden caldrix/chat/notes.txt; write the case, or delete the file",
+        "the golden caldrix/chat/another/question.json is of another, which has no fingerprint; "
+        "bring that back, or delete the golden",
+        "no case uses the golden caldrix/chat/notes.txt; delete it, or write its case",
+        "no case uses the golden caldrix/fingerprints/notes.txt; delete it, or write its case",
         f"no golden is of the fingerprint caldrix/fingerprints/{TOY}.json; delete it",
     ]
 

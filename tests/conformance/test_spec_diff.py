@@ -6,12 +6,20 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
 from caldrix_conformance.spec_diff.__main__ import main
-from caldrix_conformance.spec_diff.cases import Case, CasesOfTwo, Names, NotCollected, cases_at
+from caldrix_conformance.spec_diff.cases import (
+    Case,
+    CasesOfTwo,
+    Names,
+    NotCollected,
+    asserted,
+    cases_at,
+)
 from caldrix_conformance.spec_diff.changes import Move, Promise, SpecDiff, compare, moves
 from caldrix_conformance.spec_diff.command import diff_since
 from caldrix_conformance.spec_diff.markdown import code, escape, markdown, words
@@ -277,6 +285,74 @@ def test_a_golden_that_moved_counts(repository: Repository) -> None:
         ("chat.golden", {}, ["chat/answer"])
     ]
     assert (diff.unchecked, diff.stray_goldens) == ([], {})
+
+
+CAPTURED = {
+    "kind": "text",
+    "origin": "captured",
+    "model": "m",
+    "tie": "the model's fingerprint",
+    "margin": 9.0,
+    "tolerance": None,
+    "request": {"method": "POST", "body": {"prompt": "a", "seed": 1}},
+    "response": {"status": 200, "body": ['{"id": "1", "text": "b"}']},
+    "canonical": {"id": "<id>", "text": "b"},
+}
+
+
+def as_golden(**members: Any) -> bytes:
+    return json.dumps(CAPTURED | members).encode()
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        json.dumps(CAPTURED, indent=4).encode(),
+        json.dumps(CAPTURED, sort_keys=True).encode(),
+        as_golden(response={"status": 200, "body": ['{"id": "2", "text": "b"}']}),
+        as_golden(model="the same by another name"),
+    ],
+)
+def test_a_golden_that_asserts_the_same_has_not_moved(same: bytes) -> None:
+    assert asserted(same) == asserted(as_golden())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        as_golden(canonical={"id": "<id>", "text": "c"}),
+        as_golden(request={"method": "POST", "body": {"prompt": "a", "seed": 2}}),
+        # Of another type in JSON, if equal in Python.
+        as_golden(request={"method": "POST", "body": {"prompt": "a", "seed": True}}),
+        as_golden(margin=0.01),
+        as_golden(tolerance={"absolute": 0.1, "reason": "r"}),
+        as_golden(kind="shape"),
+        as_golden(tie="the model's name"),
+        as_golden(counts={}),
+        as_golden()[:-1],
+    ],
+)
+def test_a_golden_that_asserts_something_else_has_moved(other: bytes) -> None:
+    assert asserted(other) != asserted(as_golden())
+
+
+def test_what_a_printed_golden_asserts() -> None:
+    by_name = "the model's name"
+    assert asserted(as_golden(tie=by_name)) != asserted(as_golden(tie=by_name, model="n"))
+
+
+def test_goldens_that_are_not_json_are_compared_by_their_bytes() -> None:
+    assert asserted(b"{") == asserted(b"{") != asserted(b"{ ")
+    assert asserted(b"\xff") == b"\xff"
+    assert asserted(b"[1]") == asserted(b"[1]\n") != asserted(b"[2]")
+
+
+def test_a_golden_that_was_only_laid_out_anew_checks_nothing(repository: Repository) -> None:
+    repository.promise("golden")
+    repository.edit(GOLDEN, '{"id": 1}', '{\n  "id": 1\n}')
+    diff = repository.diff()
+    assert [change.id for change in diff.unchecked] == ["chat.golden"]
+    assert diff.stray_goldens == {}
 
 
 def test_goldens_that_moved_alone_are_told(repository: Repository) -> None:

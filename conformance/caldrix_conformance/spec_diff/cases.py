@@ -27,6 +27,7 @@ from pathlib import Path
 from attrs import field, frozen
 from cattrs import structure
 
+from caldrix_conformance.capture import Tie
 from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.spec_diff import collection
 from caldrix_conformance.spec_diff.sources import Source, SourceTree
@@ -130,13 +131,31 @@ def cases_at(root: Path, contract: str) -> Sequence[Case]:
     return _by_value(root, contract, collect(root, contract))
 
 
-def goldens_at(root: Path, contract: str) -> Mapping[str, bytes]:
-    """The goldens of a state by name, as in area/case."""
+def goldens_at(root: Path, contract: str) -> Mapping[str, str | bytes]:
+    """What the goldens of a state assert, by their names as in area/case."""
     folder = root / "goldens" / contract
     return {
-        path.relative_to(folder).with_suffix("").as_posix(): path.read_bytes()
+        path.relative_to(folder).with_suffix("").as_posix(): asserted(path.read_bytes())
         for path in sorted(folder.rglob("*.json"))
     }
+
+
+def asserted(golden: bytes) -> str | bytes:
+    """What a golden's file asserts, in one form of JSON; its bytes if they aren't JSON.
+
+    Not the raw answer, which another capture brings with other ids and times, and of the model's
+    name only where the golden is for models of that name. A file of another time may have other
+    members, and any of those may be asserted.
+    """
+    try:
+        value = json.loads(golden)
+    except ValueError:
+        return golden
+    if isinstance(value, dict):
+        by_name = value.get("tie") == Tie.NAME.value
+        left_out = {"origin", "response"} if by_name else {"origin", "response", "model"}
+        value = {name: member for name, member in value.items() if name not in left_out}
+    return json.dumps(value, sort_keys=True)
 
 
 def collect(root: Path, contract: str) -> Sequence[Item]:

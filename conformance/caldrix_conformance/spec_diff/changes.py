@@ -165,7 +165,7 @@ def compare(
     old: Iterable[Promise],
     new: Iterable[Promise],
     cases: CasesOfTwo,
-    goldens: tuple[Mapping[str, bytes], Mapping[str, bytes]],
+    goldens: tuple[Mapping[str, str | bytes], Mapping[str, str | bytes]],
 ) -> SpecDiff:
     """The difference of two states; those of clauses, cases and goldens each come old and new."""
     then, now = ({promise.id: promise for promise in promises} for promises in (old, new))

@@ -343,7 +343,7 @@ class ErrorIsAString(Toy):
         return {"error": refused.message} if refused.status == 404 else super().error(refused)
 
 
-@breaks("errors.object", "sampling.top-p.printed")
+@breaks("errors.object.exact", "sampling.top-p.printed")
 class SaysMoreOfErrors(Toy):
     def error(self, refused: Refused) -> Any:
         body = super().error(refused)
@@ -355,6 +355,13 @@ class HasItsOwnErrorTypes(Toy):
     def error(self, refused: Refused) -> Any:
         body = super().error(refused)
         return {"error": body["error"] | {"type": "BadRequest"}}
+
+
+@breaks("errors.code.null", "sampling.top-p.printed")
+class HasItsOwnErrorCodes(Toy):
+    def error(self, refused: Refused) -> Any:
+        body = super().error(refused)
+        return {"error": body["error"] | {"code": "bad_request"}}
 
 
 @breaks(*(f"errors.prompt.{what}" for what in ("too-long", "param", "sizes", "streamed")))

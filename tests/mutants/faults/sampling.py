@@ -8,14 +8,16 @@ from attrs import evolve
 
 from tests.mutants.faults.registry import FAULTS, breaks
 from tests.mutants.toy.model import TOKENS, Sampling
-from tests.mutants.toy.server import Json, Toy
+from tests.mutants.toy.server import CHAT, Json, Toy
 
 
 @breaks("sampling.default.greedy")
-class SamplesByDefault(Toy):
-    def sampling(self, body: Json) -> Sampling:
-        hot = body.get("temperature") is None
-        return evolve(super().sampling(body), **({"temperature": 1} if hot else {}))
+class SamplesMessagesByDefault(Toy):
+    """On both endpoints it would be what a server's flags may ask for."""
+
+    def post(self, path: str, body: Json) -> Any:
+        hot = path == CHAT and body.get("temperature") is None
+        return super().post(path, body | ({"temperature": 1} if hot else {}))
 
 
 @breaks(
@@ -37,7 +39,7 @@ class AlwaysDrawsTheSame(Toy):
         return evolve(sampling, seed=sampling.seed or 1)
 
 
-@breaks("sampling.top-k.all")
+@breaks("sampling.top-k.all", "sampling.default.values")
 class KeepsFewByDefault(Toy):
     def sampling(self, body: Json) -> Sampling:
         sampling = super().sampling(body)
@@ -98,7 +100,7 @@ class PenalizesByOne(Toy):
     def sampling(self, body: Json) -> Sampling:
         sampling = super().sampling(body)
         named = "repetition_penalty" in body and sampling.repetition_penalty == 1
-        return evolve(sampling, repetition_penalty=0.01) if named else sampling
+        return evolve(sampling, repetition_penalty=3) if named else sampling
 
 
 @breaks("sampling.top-k.keeps")
@@ -121,7 +123,7 @@ class CutsAfterTheTemperature(Toy):
 
     def sampling(self, body: Json) -> Sampling:
         sampling = super().sampling(body)
-        flat = sampling.temperature > 1000 and sampling.top_k == 0 and "top_k" not in body
+        flat = sampling.temperature > 1000 and sampling.top_k == 0
         if not flat or sampling.min_p == 0.9:
             return sampling
         top_k = int(len(TOKENS) * sampling.top_p)

@@ -40,6 +40,17 @@ class SendsARoleFirst(Toy):
             yield self.encode(chunk) if chunk else event
 
 
+@breaks("streaming.chunk.role")
+class BeginsWithAnEmptyChunk(Toy):
+    def events(self, path: str, body: Json) -> Iterator[str]:
+        for number, event in enumerate(super().events(path, body)):
+            if number == 0 and path == CHAT:
+                chunk = json.loads(event)
+                chunk["choices"][0]["delta"] = {"content": ""}
+                yield self.encode(chunk)
+            yield event
+
+
 @breaks(*on_both("streaming.chunk.identity", "streaming.chunk.id"))
 class RenamesItsChunks(Toy):
     def events(self, path: str, body: Json) -> Iterator[str]:

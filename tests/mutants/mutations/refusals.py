@@ -175,7 +175,7 @@ def in_chunks(request: Request) -> bool:
     return bool(request.header("transfer-encoding"))
 
 
-FRAME = ("errors.object", "errors.type")
+FRAME = ("errors.object", "errors.object.exact", "errors.type", "errors.code.null")
 BODIES = tuple(f"errors.body.{kind}" for kind in (*TROUBLES, "media-type"))
 ROUTES = ("errors.route.unknown", "errors.route.method")
 ERRORS = (*FRAME, "errors.media-type", *BODIES, *ROUTES)
@@ -287,7 +287,7 @@ MUTATIONS = [
     ),
     mutation(
         "an error with its status as its code",
-        "errors.type",
+        "errors.code.null",
         tell=error(code=400),
         status=REFUSED,
         areas=ERRORS,
@@ -301,7 +301,7 @@ MUTATIONS = [
     ),
     mutation(
         "an error with more beside it",
-        "errors.object",
+        "errors.object.exact",
         tell=value(lambda answer: answer | {"object": "error"}),
         status=REFUSED,
         areas=ERRORS,

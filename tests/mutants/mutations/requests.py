@@ -199,9 +199,9 @@ EFFECTS = tuple(
 
 MUTATIONS = [
     mutation(
-        "sampled by default",
+        "sampled by default on one endpoint",
         "sampling.default.greedy",
-        picks=generating,
+        picks=completions,
         ask=by_default(temperature=1.5),
         areas=("sampling.default.*",),
     ),
@@ -218,7 +218,6 @@ MUTATIONS = [
     ),
     mutation(
         "temperature 0 is no temperature",
-        "sampling.default.greedy",
         "sampling.min-p.one",
         "sampling.repetition-penalty.one",
         "sampling.temperature.zero",
@@ -291,6 +290,9 @@ MUTATIONS = [
     mutation(
         "top_k of 0 is 1",
         "sampling.default.values",
+        "sampling.endpoints",
+        "sampling.seed.fresh",
+        "sampling.temperature.spreads",
         "sampling.top-k.all",
         picks=where(lambda asked: asked.get("top_k") == 0 and type(asked["top_k"]) is int),
         ask=set_to(top_k=1),

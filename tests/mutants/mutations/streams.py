@@ -37,8 +37,9 @@ FRAMING = both("bytes.*", "done", "framing")
 AREAS = (
     *FRAMING,
     *both("media-type", "final.*", "usage.*", "options.*", "field.*", "refusal", "stop.*"),
-    *both("text.same", "text.characters", "chunk.as-decoded", "chunk.role", "chunk.shape"),
+    *both("text.same", "text.characters", "chunk.as-decoded", "chunk.shape"),
     *both("chunk.id", "chunk.identity", "chunk.index", "chunk.object"),
+    "streaming.chunk.role",
 )
 
 

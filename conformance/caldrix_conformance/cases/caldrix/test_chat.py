@@ -99,7 +99,23 @@ def test_usage_prompt(target: Target) -> None:
 
 @checks("chat.messages.most")
 def test_most_messages(target: Target) -> None:
-    target.ask(CHAT, messages=[user("a")] * 256).expect(200)
+    def count(words: int, messages: int) -> int:
+        turns = [user("a " * words), *others[: messages - 1]]
+        return target.chat(messages=turns).usage.prompt_tokens
+
+    # A template may want the roles to take turns.
+    ask_again = target.ask(CHAT, messages=[user("a")] * 2).status == 200
+    others = ([user("a")] if ask_again else [ASSISTANT, user("a")]) * 255
+    answer = target.ask(CHAT, messages=[user("a"), *others[:255]])
+    if answer.status == 400:
+        # As much text in one message tells whether it is the count that is refused.
+        one = count(1, 1)
+        needed = (count(1, 3) - one) * 255 // 2
+        words = needed * 64 // max(count(65, 1) - one, 1)
+        as_long = target.ask(CHAT, messages=[user("a " * words)])
+        if as_long.status == 400:
+            pytest.skip(f"the context does not hold the {needed} tokens of 256 messages")
+    answer.completion(CHAT)
 
 
 @checks("chat.messages.one")

@@ -29,7 +29,7 @@ def show(target: Target, picture: Picture) -> Answer:
 
 @checks("image-sizes.side.most")
 def test_longest_side(target: Target) -> None:
-    show(target, png(4096, 1024)).expect(200)
+    show(target, png(4096, 1024)).completion(CHAT)
 
 
 UNDECODABLE = [
@@ -65,7 +65,7 @@ def test_side_number(target: Target) -> None:
 
 @checks("image-sizes.file.most")
 def test_largest_file(target: Target) -> None:
-    show(target, png_of_bytes(MOST_IN_A_FILE)).expect(200)
+    show(target, png_of_bytes(MOST_IN_A_FILE)).completion(CHAT)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx2
 import pytest
 
 from caldrix_conformance.endpoints import COMPLETIONS
@@ -28,6 +29,14 @@ def asking(target: Target, fields: dict[str, Any]) -> Iterator[Connection]:
         yield connection
 
 
+def expect_begun(response: httpx2.Response) -> None:
+    """Read up to the first chunk: only what is being made can be left."""
+    assert response.status_code == 200, f"the stream's status is {response.status_code}"
+    first = next((line for line in response.iter_lines() if line), None)
+    begun = first is not None and first.startswith("data:") and "choices" in first
+    assert begun, f"no chunk comes, the stream begins with {first!r}"
+
+
 def expect_free(target: Target) -> None:
     body = target.body(COMPLETIONS, {"prompt": "Hi"})
     response = target.client.post(
@@ -39,15 +48,16 @@ def expect_free(target: Target) -> None:
 @checks("server.requests.abandoned")
 def test_stream(target: Target) -> None:
     with target.open_stream(COMPLETIONS, **ENDLESS) as response:
-        assert response.status_code == 200, f"the stream's status is {response.status_code}"
-        next(response.iter_lines(), None)
+        expect_begun(response)
     expect_free(target)
 
 
 @checks("server.leaving.whole")
 def test_whole(target: Target) -> None:
     with asking(target, ENDLESS) as connection:
-        connection.everything(within=0.5)
+        early = connection.everything(within=0.5)
+    # A quick server may be done by now; one that refuses is not left at all.
+    assert not early or b'"choices"' in early, f"no answer is being made: {early[:200]!r}"
     expect_free(target)
 
 
@@ -57,13 +67,17 @@ def test_prefill(target: Target, stream: bool) -> None:
     with asking(target, LONG | {"stream": stream}):
         pass
     expect_free(target)
+    same = target.ask(COMPLETIONS, prompt=LONG["prompt"])
+    if same.status == 400 and same.error.get("param") == "prompt":
+        pytest.skip("the context does not hold a prompt long enough to be left")
+    same.completion(COMPLETIONS)
 
 
 @checks("server.leaving.queued")
 def test_queued(target: Target) -> None:
     """The first is being answered, the second waits behind it or not; both leave."""
     with target.open_stream(COMPLETIONS, **ENDLESS) as response:
-        next(response.iter_lines(), None)
+        expect_begun(response)
         with asking(target, ENDLESS):
             pass
     expect_free(target)

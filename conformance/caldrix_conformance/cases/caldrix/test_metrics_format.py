@@ -46,7 +46,7 @@ NAMES = {
 @pytest.fixture(scope="session")
 def page(target: Target, some_endpoint: Endpoint) -> Answer:
     """The metrics after some requests."""
-    target.ask(some_endpoint, max_tokens=2).expect(200)
+    target.complete(some_endpoint, max_tokens=2)
     return target.get("/metrics").expect(200)
 
 

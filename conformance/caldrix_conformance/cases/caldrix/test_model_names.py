@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from caldrix_conformance.endpoints import Endpoint
@@ -34,4 +36,7 @@ def test_nearly_the_name(target: Target, endpoint: Endpoint) -> None:
 def test_names(target: Target, endpoint: Endpoint) -> None:
     message = target.ask(endpoint, model="no-such-model").expect(400).error_message
     for name in ("no-such-model", target.model):
-        assert name in message, f"the message does not name {name}: {message!r}"
+        # As it is, or as a message may quote it: with escapes.
+        spellings = (name, *(json.dumps(name, ensure_ascii=a)[1:-1] for a in (True, False)))
+        named = any(spelling in message for spelling in spellings)
+        assert named, f"the message does not name {name}: {message!r}"

@@ -104,6 +104,8 @@ def test_role(chat_stream: Streamed) -> None:
     deltas = [choice.get("delta") for choice in chat_stream.choices]
     roles = [delta["role"] for delta in deltas if isinstance(delta, dict) and "role" in delta]
     assert not roles, f"chunks carry the roles {roles}"
+    text = deltas[0].get("content") if isinstance(deltas[0], dict) else None
+    assert text, f"the first delta is {deltas[0]!r}"
 
 
 @on_each("streaming.final.empty")
