@@ -19,7 +19,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.clauses import Clause, Spec, load_spec
-from caldrix_conformance.discovery import discover
+from caldrix_conformance.contracts import discovery_of
 from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.fingerprint import Recognizer
 from caldrix_conformance.goldens import Golden, orphans
@@ -143,7 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except SuiteError as error:
         raise pytest.UsageError(str(error)) from error
     without = frozenset(map(Capability, config.getoption("--without")))
-    target = attrs.evolve(target, capabilities=discover(target, without))
+    target = attrs.evolve(target, capabilities=discovery_of(spec.contract)(target, without))
     config.stash[_RUN] = Run(spec, target, config.getoption("--only"), Presence(target))
 
 

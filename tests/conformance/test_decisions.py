@@ -7,7 +7,7 @@ import json
 import pytest
 
 from caldrix_conformance.answers import Answer
-from caldrix_conformance.decisions import (
+from caldrix_conformance.contracts.caldrix.decisions import (
     Decisions,
     Number,
     choice_confidence,

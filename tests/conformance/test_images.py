@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from caldrix_conformance.images import (
+from caldrix_conformance.contracts.caldrix.images import (
     GIF,
     JPEG,
     RED,

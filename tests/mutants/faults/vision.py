@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from caldrix_conformance.images import png
+from caldrix_conformance.contracts.caldrix.images import png
 from tests.mutants.faults.registry import FAULTS, breaks
 from tests.mutants.toy.model import Prompt
 from tests.mutants.toy.rules import Refused

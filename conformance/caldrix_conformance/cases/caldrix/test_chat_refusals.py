@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from caldrix_conformance.contracts.caldrix.images import PIXEL
 from caldrix_conformance.endpoints import CHAT
-from caldrix_conformance.images import PIXEL
 from caldrix_conformance.marks import checks
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from caldrix_conformance.answers import Answer, numbers_in
-from caldrix_conformance.decisions import Decisions, expect_same_prompt, nearly
-from caldrix_conformance.marks import checks
-from caldrix_conformance.prompts import TOO_LONG
-from caldrix_conformance.questions import (
+from caldrix_conformance.contracts.caldrix.decisions import Decisions, expect_same_prompt, nearly
+from caldrix_conformance.contracts.caldrix.questions import (
     CHOICE,
     NOUL,
     SCORE,
@@ -25,6 +23,8 @@ from caldrix_conformance.questions import (
     levels,
     options,
 )
+from caldrix_conformance.marks import checks
+from caldrix_conformance.prompts import TOO_LONG
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 

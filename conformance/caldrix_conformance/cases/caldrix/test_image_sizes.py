@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caldrix_conformance.answers import Answer, numbers_in
-from caldrix_conformance.endpoints import CHAT
-from caldrix_conformance.images import (
+from caldrix_conformance.contracts.caldrix.images import (
     Picture,
     broken_png,
     jpeg_of_size,
@@ -14,6 +13,7 @@ from caldrix_conformance.images import (
     png_of_bytes,
     webp_of_size,
 )
+from caldrix_conformance.endpoints import CHAT
 from caldrix_conformance.marks import checks
 from caldrix_conformance.target import Target
 

@@ -12,9 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from caldrix_conformance.answers import Answer, Completion, JsonObject, numbers_in
-from caldrix_conformance.endpoints import CHAT
-from caldrix_conformance.goldens import Golden
-from caldrix_conformance.images import (
+from caldrix_conformance.contracts.caldrix.images import (
     BLUE,
     GIF,
     JPEG,
@@ -28,9 +26,11 @@ from caldrix_conformance.images import (
     png_kinds,
     png_of_bytes,
 )
+from caldrix_conformance.contracts.caldrix.records import record_of
+from caldrix_conformance.endpoints import CHAT
+from caldrix_conformance.goldens import Golden
 from caldrix_conformance.marks import captured, checks
 from caldrix_conformance.prompts import TOO_LONG
-from caldrix_conformance.records import record_of
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 

@@ -10,10 +10,10 @@ import pytest
 from attrs import frozen
 
 from caldrix_conformance.answers import Completion
+from caldrix_conformance.contracts.caldrix.speculation import REPETITIVE, speculative_in
 from caldrix_conformance.endpoints import COMPLETIONS, Endpoint
 from caldrix_conformance.marks import checks
 from caldrix_conformance.metrics import Metric, counters, read_lines, read_metrics
-from caldrix_conformance.speculation import REPETITIVE, speculative_in
 from caldrix_conformance.target import Target
 from caldrix_conformance.waiting import eventually
 

@@ -12,14 +12,14 @@ import pytest
 
 from caldrix_conformance.answers import Completion, Streamed
 from caldrix_conformance.capabilities import Capability
-from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
-from caldrix_conformance.marks import checks, needs
-from caldrix_conformance.speculation import (
+from caldrix_conformance.contracts.caldrix.speculation import (
     MEMBERS,
     REPETITIVE,
     speculative_counts,
     speculative_in,
 )
+from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
+from caldrix_conformance.marks import checks, needs
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 

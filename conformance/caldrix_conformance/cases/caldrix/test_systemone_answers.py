@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from caldrix_conformance.answers import Answer
-from caldrix_conformance.decisions import (
+from caldrix_conformance.contracts.caldrix.decisions import (
     Decisions,
     nearly,
     same_readings,
     spaces_between,
 )
-from caldrix_conformance.goldens import Golden
-from caldrix_conformance.marks import captured, checks
-from caldrix_conformance.questions import (
+from caldrix_conformance.contracts.caldrix.questions import (
     CHOICE,
     NOUL,
     SCORE,
@@ -22,6 +20,8 @@ from caldrix_conformance.questions import (
     decide,
     decide_one,
 )
+from caldrix_conformance.goldens import Golden
+from caldrix_conformance.marks import captured, checks
 from caldrix_conformance.target import Target
 
 # In no order that a map of names might fall into.

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from caldrix_conformance.decisions import expect_same_prompt
-from caldrix_conformance.marks import checks
-from caldrix_conformance.questions import (
+from caldrix_conformance.contracts.caldrix.decisions import expect_same_prompt
+from caldrix_conformance.contracts.caldrix.questions import (
     CHOICE,
     NOUL,
     PLACES,
@@ -21,6 +20,7 @@ from caldrix_conformance.questions import (
     decide_text,
     expect_written,
 )
+from caldrix_conformance.marks import checks
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caldrix_conformance.capabilities import Capability
-from caldrix_conformance.decisions import (
+from caldrix_conformance.contracts.caldrix.decisions import (
     Decisions,
     Score,
     choice_confidence,
@@ -18,8 +18,7 @@ from caldrix_conformance.decisions import (
     score_confidence,
     sum_tolerance,
 )
-from caldrix_conformance.marks import checks
-from caldrix_conformance.questions import (
+from caldrix_conformance.contracts.caldrix.questions import (
     CHOICE,
     NOUL,
     SCORE,
@@ -30,6 +29,7 @@ from caldrix_conformance.questions import (
     levels,
     options,
 )
+from caldrix_conformance.marks import checks
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 

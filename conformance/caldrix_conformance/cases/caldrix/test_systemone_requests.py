@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from caldrix_conformance.answers import Answer
-from caldrix_conformance.decisions import Decisions
-from caldrix_conformance.goldens import Golden
-from caldrix_conformance.marks import captured, checks
-from caldrix_conformance.questions import (
+from caldrix_conformance.contracts.caldrix.decisions import Decisions
+from caldrix_conformance.contracts.caldrix.questions import (
     CHOICE,
     NOUL,
     SCORE,
@@ -22,6 +20,8 @@ from caldrix_conformance.questions import (
     levels,
     options,
 )
+from caldrix_conformance.goldens import Golden
+from caldrix_conformance.marks import captured, checks
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 

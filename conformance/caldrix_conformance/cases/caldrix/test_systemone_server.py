@@ -6,10 +6,10 @@ import pytest
 
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
-from caldrix_conformance.decisions import Decisions
+from caldrix_conformance.contracts.caldrix.decisions import Decisions
+from caldrix_conformance.contracts.caldrix.questions import CHOICE, ask_one, ask_text
 from caldrix_conformance.endpoints import SYSTEMONE
 from caldrix_conformance.marks import checks
-from caldrix_conformance.questions import CHOICE, ask_one, ask_text
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
 

@@ -11,9 +11,7 @@ import pytest
 from attrs import frozen
 
 from caldrix_conformance.answers import Answer, Completion, JsonObject, Streamed
-from caldrix_conformance.endpoints import Endpoint
-from caldrix_conformance.marks import checks
-from caldrix_conformance.records import (
+from caldrix_conformance.contracts.caldrix.records import (
     MOST_KEPT,
     PATH,
     RECORD,
@@ -25,8 +23,10 @@ from caldrix_conformance.records import (
     settings_of,
     texts_in,
 )
+from caldrix_conformance.contracts.caldrix.speculation import REPETITIVE
+from caldrix_conformance.endpoints import Endpoint
+from caldrix_conformance.marks import checks
 from caldrix_conformance.shapes import expect_shape
-from caldrix_conformance.speculation import REPETITIVE
 from caldrix_conformance.tables import both_endpoints
 from caldrix_conformance.target import ABSENT, Target
 from caldrix_conformance.waiting import eventually

@@ -13,9 +13,9 @@ import httpx2
 
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capabilities import Capability
+from caldrix_conformance.contracts.caldrix.images import PIXEL
+from caldrix_conformance.contracts.caldrix.speculation import REPETITIVE
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, ENDPOINTS, SYSTEMONE
-from caldrix_conformance.images import PIXEL
-from caldrix_conformance.speculation import REPETITIVE
 from caldrix_conformance.target import Target
 from caldrix_conformance.traffic import EndlessAnswer
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caldrix_conformance.answers import Answer
-from caldrix_conformance.decisions import Decisions, expect_same_prompt
+from caldrix_conformance.contracts.caldrix.decisions import Decisions, expect_same_prompt
 from caldrix_conformance.endpoints import SYSTEMONE
 from caldrix_conformance.target import ABSENT, Target
 
