@@ -205,7 +205,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(Settings(url=url)) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"no server answers at {url} (")
+    assert err.startswith(f"{url}: no server answers (")
     assert err.endswith("start one, or give the address of one that runs\n")
     assert err.count("\n") == 1
 

@@ -102,6 +102,7 @@ takes(
     "systemone.kind.unknown",
     "systemone.kind.box",
     "systemone.kind.box-printed",
+    "systemone.refusal.sorted",
 )
 takes(
     "any_instructions",

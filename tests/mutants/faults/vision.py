@@ -369,7 +369,7 @@ class KeepsImageRows(VisionToy):
     kept: set[str] = field(factory=set)
 
     def cached(self, watch: Watch) -> int:
-        key = repr(watch.body["messages"])
+        key = repr(watch.body.get("messages", watch.body.get("prompt")))
         cached = watch.usage["prompt_tokens"] - 1 if key in self.kept else 0
         self.kept.add(key)
         return cached
