@@ -18,9 +18,9 @@ export PATH := bin + ":" + env("PATH")
 default:
     @{{ quote(just_executable()) }} --list --justfile {{ quote(justfile()) }}
 
-# Lint, check types and run the tests; arguments go to pytest
+# Lint, check types and run the tests on up to four cores; arguments go to pytest (-n 0: on one)
 test *arguments: lint
-    {{ python }} -m pytest {{ arguments }}
+    {{ python }} -m pytest -n auto --maxprocesses 4 {{ arguments }}
 
 # Check style and types
 lint:
@@ -64,6 +64,22 @@ bench-peers *arguments: _peers
 # Time streamed answers beside the lane that computes them, in the same rounds
 bench-http *arguments:
     {{ python }} -m tests.benchmarks.http {{ arguments }}
+
+# Time the first token of a conversation's second turn beside the first's
+bench-turns *arguments:
+    {{ python }} -m tests.benchmarks.turns {{ arguments }}
+
+# Time decoding with guesses by n-gram lookup beside plain decoding
+bench-speculation *arguments:
+    {{ python }} -m tests.benchmarks.speculation {{ arguments }}
+
+# Time the pick of a token from a large vocabulary, by sampling settings
+bench-sampling *arguments:
+    {{ python }} -m tests.benchmarks.sampling {{ arguments }}
+
+# Ask four times what a server can take, and check each answer, refusal and what is left over
+soak *arguments:
+    {{ python }} -m tests.soak {{ arguments }}
 
 # Hold our logits and llama.cpp's against float32
 accuracy *arguments: _peers

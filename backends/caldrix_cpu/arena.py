@@ -83,7 +83,7 @@ def _anonymous(size: int, huge: bool) -> mmap.mmap:
     except OSError as error:
         raise LaneUnavailable(
             f"{size / 2**30:.1f} GiB of memory are not to be had ({error.strerror}); choose a "
-            "smaller --context, --max-batch or model"
+            "smaller --context, --max-batch, --prefix-rows or model"
         ) from error
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         # A system without huge pages refuses the advice; small ones do as well.

@@ -23,7 +23,7 @@ from caldrix.models.program import (
 )
 from caldrix_cpu import tape
 from caldrix_cpu.arena import Arena, address
-from caldrix_cpu.kv_cache import CacheLayout
+from caldrix_cpu.kv_cache import Cache, CacheLayout
 from caldrix_cpu.library import Kernel
 from caldrix_cpu.plan import ByNumpy, Pack, Plan, Projection
 from caldrix_cpu.rope_tables import RopeTable
@@ -41,6 +41,8 @@ class Tape:
     ropes: list[RopeTable]
     matrices: dict[int, Matrix] = field(factory=dict)
     """By item."""
+    caches: list[Cache] = field(factory=list)
+    """Those that the tape writes."""
     slots: int = 1
     """Packed activations that are needed at the same time."""
 
@@ -101,7 +103,7 @@ class Assembler:
                 case Rope():
                     self._rope(record, item)
                 case Attend():
-                    self._attend(record, item)
+                    result.caches.append(self._attend(record, item))
                 case Gate():
                     self._write(record, tape.GATE, item)
                     record[tape.X] = self._at(item.gate)
@@ -181,7 +183,7 @@ class Assembler:
         record[tape.INTERLEAVED] = item.interleaved
         record[tape.COSINES], record[tape.SINES] = self._ropes[item.frequencies].addresses
 
-    def _attend(self, record: Any, item: Attend) -> None:
+    def _attend(self, record: Any, item: Attend) -> Cache:
         cache, layout = self._program.caches[item.cache], self._caches[item.cache]
         record[tape.OPERATION] = tape.ATTEND
         record[tape.X], record[tape.OUT] = self._at(item.q), self._at(item.out)
@@ -192,13 +194,16 @@ class Assembler:
         record[tape.PADDED_DIM] = layout.padded_dim
         record[tape.SCALE] = float_bits(item.scale)
         record[tape.FUNCTION] = self._attend_kernel
-        size = self._rows * layout.row_bytes
-        record[tape.KEY_CACHE] = address(self._cache_memory.take(size))
-        record[tape.VALUE_CACHE] = address(self._cache_memory.take(size))
+        shape = (self._rows, layout.kv_heads, layout.head_bytes)
+        keys, values = (
+            self._cache_memory.take(self._rows * layout.row_bytes).reshape(shape) for _ in range(2)
+        )
+        record[tape.KEY_CACHE], record[tape.VALUE_CACHE] = address(keys), address(values)
         record[tape.ROW_BYTES] = layout.row_bytes
         record[tape.HEAD_BYTES] = layout.head_bytes
         record[tape.RING] = layout.ring
         record[tape.WINDOW] = _NO_WINDOW if cache.window is None else cache.window
+        return Cache(layout, cache.window, keys, values)
 
 
 def pack_columns(item: Pack) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
 from caldrix.models.lane import LaneOptions, LaneUnavailable
-from caldrix.models.program import Program
+from caldrix.models.program import Attend, Program
 from caldrix.weights.cache import cache_root
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu import tape
@@ -17,10 +17,11 @@ from caldrix_cpu.assemble import Assembler, units_of
 from caldrix_cpu.cores import cores
 from caldrix_cpu.embeddings import Embeddings, lookup_units
 from caldrix_cpu.formats import Format, choose_format
-from caldrix_cpu.kv_cache import CacheLayout, bytes_of, layout_of
+from caldrix_cpu.kv_cache import bytes_of, layout_of
 from caldrix_cpu.library import load_kernels
 from caldrix_cpu.memory import Needs, available_memory, require_memory
-from caldrix_cpu.plan import COMPILED, make_plan
+from caldrix_cpu.numpy_attention import cache_bytes
+from caldrix_cpu.plan import COMPILED, ByNumpy, Plan, make_plan
 from caldrix_cpu.runs import MOST_TOKENS
 from caldrix_cpu.step_memory import StepMemory
 from caldrix_cpu.tape_executor import TapeExecutor
@@ -59,7 +60,7 @@ def tape_executor(
         )
     caches = [layout_of(cache, options.context, MOST_TOKENS, kv_dtype) for cache in program.caches]
     weight_bytes = most_bytes(plan, weights)
-    _require(program, options, weight_bytes, caches)
+    _require(program, plan, options, weight_bytes, kv_dtype)
     units = [*units_of(plan, kv_dtype), *lookup_units(plan, weights)]
     kernels = load_kernels(variant, units, options.progress)
     header = np.zeros(tape.HEADER_SIZE, np.int64)
@@ -90,12 +91,12 @@ def tape_executor(
             options,
             plan,
             tape_,
-            caches,
             team,
             step_memory,
             embeddings,
             run,
             spill,
+            _row_bytes(program, plan, options.context, kv_dtype),
         )
         try:
             yield executor
@@ -115,19 +116,28 @@ def _spill_arena(size: int) -> Arena:
 
 
 def _require(
-    program: Program, options: LaneOptions, weight_bytes: int, caches: Sequence[CacheLayout]
+    program: Program, plan: Plan, options: LaneOptions, weight_bytes: int, kv_dtype: str
 ) -> None:
     """Raises LaneUnavailable if weights and full caches are more than is available."""
-    each = sum(
-        2 * layout.kv_heads * layout.padded_dim * layout.value_bytes
-        for layout in caches
-        if not layout.windowed
-    )
-    fixed = sum(2 * layout.row_bytes for layout in caches if layout.windowed)
-    in_memory = weight_bytes
     if options.weight_budget is not None:
-        in_memory = min(in_memory, options.weight_budget)
-    needs = Needs(
-        weights=in_memory, kv_each_position=options.rows * each, kv_fixed=options.rows * fixed
+        weight_bytes = min(weight_bytes, options.weight_budget)
+
+    def caches(context: int) -> int:
+        return options.rows * _row_bytes(program, plan, context, kv_dtype)
+
+    require_memory(Needs(weight_bytes, caches), options, available_memory())
+
+
+def _row_bytes(program: Program, plan: Plan, context: int, kv_dtype: str) -> int:
+    """Bytes of a row's caches."""
+    by_numpy = {
+        item.operation.cache
+        for item in plan.items
+        if isinstance(item, ByNumpy) and isinstance(item.operation, Attend)
+    }
+    return sum(
+        cache_bytes(cache, context)
+        if index in by_numpy
+        else bytes_of([layout_of(cache, context, MOST_TOKENS, kv_dtype)], rows=1)
+        for index, cache in enumerate(program.caches)
     )
-    require_memory(needs, options, available_memory())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from caldrix.models.program import KvCache
+from caldrix.weights.blocks import UInt8
 from caldrix_cpu.tape import SEGMENT
 from caldrix_cpu.tiles.layouts import TILE_ROWS, padded
 
@@ -53,6 +54,28 @@ def layout_of(cache: KvCache, context: int, most_run: int, kv_dtype: str) -> Cac
         value_bytes=VALUE_BYTES[kv_dtype],
         windowed=ring < whole,
     )
+
+
+@frozen(eq=False)
+class Cache:
+    """One layer's keys and values in memory, each ``[rows, kv_heads, head_bytes]`` bytes."""
+
+    layout: CacheLayout
+    window: int | None
+    keys: UInt8
+    values: UInt8
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copies the first ``length`` positions from row to row, where the ring holds them still.
+
+        Keys are tiles of 16 positions.
+        """
+        layout = self.layout
+        # Up to the ring's size, each position's place is its number.
+        places = min(layout.ring, padded(length, TILE_ROWS))
+        size = places * layout.padded_dim * layout.value_bytes
+        for array in (self.keys, self.values):
+            array[target, :, :size] = array[source, :, :size]
 
 
 def bytes_of(layouts: Sequence[CacheLayout], rows: int) -> int:

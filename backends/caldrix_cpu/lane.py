@@ -37,6 +37,11 @@ class CpuLane:
     def __init__(self) -> None:
         self._variant = _chosen_variant(os.environ.get(KERNELS_VARIABLE) or "auto")
 
+    @property
+    def verifies_drafts(self) -> bool:
+        """The compiled kernels add up in one order, BLAS does not."""
+        return self._variant is not None
+
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
     ) -> AbstractContextManager[Executor]:
@@ -52,7 +57,7 @@ class CpuLane:
         if options.rows > 1:
             raise LaneUnavailable(
                 f"the numpy kernels compute one request at a time, not {options.rows}: "
-                "their sums would differ in company; use --max-batch 1"
+                "their sums would differ in company; use --max-batch 1 and no --prefix-rows"
             )
         return numpy_executor(program, weights, options)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from attrs import frozen
@@ -11,6 +12,7 @@ from attrs import frozen
 from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
 from caldrix_cpu.cgroups import cgroup_folders, read_number, read_text
+from caldrix_cpu.numpy_attention import cache_bytes
 
 _FLOAT32 = 4
 _GIB = 2**30
@@ -24,23 +26,25 @@ class Needs:
 
     weights: int
     """What stays in memory of the weights."""
-    kv_each_position: int
-    """KV caches of the layers that keep every position, for one position of context."""
-    kv_fixed: int = 0
-    """KV caches of the layers that keep a window only, however long the context."""
-    weights_kept: str = "in float32"
-    """How the weights are kept, as a refusal says it: ``packed as q8_0``."""
-
-    def cache(self, context: int) -> int:
-        """Bytes of all KV caches with ``context`` positions a row."""
-        return self.kv_fixed + context * self.kv_each_position
+    caches: Callable[[int], int]
+    """KV caches with so many positions of context; never less with more."""
+    weights_kept: str = ""
+    """How the weights are kept, as a refusal says it after their size: ``in float32``."""
 
 
 def float32_needs(program: Program, rows: int) -> Needs:
     """What a Program takes with weights and KV caches in float32, windowed layers kept in full."""
     weights = sum(math.prod(shape) for shape in program.weights.values())
-    values = sum(2 * cache.kv_heads * cache.head_dim for cache in program.caches)
-    return Needs(_FLOAT32 * weights, _FLOAT32 * rows * values)
+
+    def caches(context: int) -> int:
+        return rows * row_bytes(program, context)
+
+    return Needs(_FLOAT32 * weights, caches, "in float32")
+
+
+def row_bytes(program: Program, context: int) -> int:
+    """Bytes of a row's KV caches in float32, windowed layers kept in full."""
+    return sum(cache_bytes(cache, context) for cache in program.caches)
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
@@ -60,35 +64,37 @@ def require_memory(
 ) -> None:
     """Raises LaneUnavailable if weights and full KV caches are more than is available.
 
-    ``remedy`` is what to do about weights that are too large.
+    What ``options`` reserve for others is not available. ``remedy`` is what to do about weights
+    that are too large.
     """
     if available is None:
         return
+    available = max(0, available - options.reserved)
     left = available - needed.weights
     if left < 0:
+        size = f"{_gib(needed.weights)} {needed.weights_kept}".rstrip()
         raise LaneUnavailable(
-            f"the model's weights take {_gib(needed.weights)} {needed.weights_kept}, and "
-            f"{_gib(available)} of memory are available; {remedy}"
+            f"the model's weights take {size}, and {_gib(available)} of memory are available; "
+            f"{remedy}"
         )
-    if needed.cache(options.context) > left:
+    caches = needed.caches(options.context)
+    if caches > left:
+        rows = f" in {options.rows} rows" if options.rows > 1 else ""
         raise LaneUnavailable(
-            f"a context of {options.context} tokens takes {_gib(needed.cache(options.context))} "
-            f"beside the model's {_gib(needed.weights)}, and {_gib(available)} of memory are "
-            f"available; {_context_remedy(needed, options, left, remedy)}"
+            f"a context of {options.context} tokens{rows} takes {_gib(caches)} beside the model's "
+            f"{_gib(needed.weights)}, and {_gib(available)} of memory are available; "
+            f"{_context_remedy(needed, options, left, remedy)}"
         )
 
 
 def _context_remedy(needed: Needs, options: LaneOptions, left: int, remedy: str) -> str:
     """What to do about KV caches that take more than the ``left`` bytes."""
-    fitting = 0
-    if needed.kv_each_position:
-        fitting = (left - needed.kv_fixed) // needed.kv_each_position
+    fitting = bisect_right(range(options.context), left, key=needed.caches) - 1
     if fitting >= _LEAST_CONTEXT:
         remedy = f"--context {fitting} fits"
-    elif needed.kv_fixed:
-        # Below their window the windowed layers too take less.
-        remedy = f"ask for a far smaller --context, or {remedy}"
-    return remedy if options.rows == 1 else f"{remedy}, and a smaller --max-batch takes less"
+    if options.rows > 1:
+        remedy += ", and fewer rows (--max-batch, --prefix-rows) take less"
+    return remedy
 
 
 def _free_memory(root: Path) -> Iterator[int]:

@@ -39,6 +39,11 @@ class CacheArrays:
             cached[row, :, start : start + tokens] = by_head
 
 
+def cache_bytes(cache: KvCache, context: int) -> int:
+    """Bytes of one row's `CacheArrays`; a window saves none of them."""
+    return 2 * 4 * cache.kv_heads * cache.head_dim * context
+
+
 def attend(queries: Float32, cache: CacheArrays, row: int, start: int) -> Float32:
     """Causal attention of scaled queries ``[tokens, heads * head_dim]`` from position ``start`` on.
 

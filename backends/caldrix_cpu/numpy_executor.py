@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from caldrix.models.lane import LaneError, LaneOptions, Slice
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
-from caldrix_cpu.memory import available_memory, float32_needs, require_memory
+from caldrix_cpu.memory import available_memory, float32_needs, require_memory, row_bytes
 from caldrix_cpu.numpy_kernels import Kernel, compile_kernels
 from caldrix_cpu.numpy_step import Step
 
@@ -24,8 +24,12 @@ from caldrix_cpu.numpy_step import Step
 class NumpyExecutor:
     """See `caldrix.models.lane.Executor`."""
 
+    reproducible = False
+    """BLAS adds up a token's products in another order where it computes more of them."""
+
     def __init__(self, program: Program, kernels: Sequence[Kernel], options: LaneOptions) -> None:
         self.vocab_size = program.vocab_size
+        self.row_bytes = row_bytes(program, options.context)
         self._kernels = kernels
         self._registers = len(program.operations)
         self._options = options
@@ -45,6 +49,14 @@ class NumpyExecutor:
         logits = registers[-1]
         assert logits is not None
         return logits
+
+    def resumable(self, row: int, length: int) -> int:
+        """Nothing: computed in other slices, the logits after it would be others."""
+        return 0
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Raises LaneError."""
+        raise LaneError("the numpy kernels copy no row: they compute every prompt from its start")
 
 
 @contextmanager

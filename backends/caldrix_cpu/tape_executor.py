@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from attrs import frozen
 
-from caldrix.models.lane import LaneError, LaneOptions, Slice
+from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice
 from caldrix.models.program import Program, Select, inputs
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import tape
@@ -16,10 +16,10 @@ from caldrix_cpu.arena import Arena, address
 from caldrix_cpu.assemble import Tape
 from caldrix_cpu.backoff import ThreadChoice
 from caldrix_cpu.embeddings import Embeddings
-from caldrix_cpu.kv_cache import CacheLayout
 from caldrix_cpu.numpy_kernels import compile_operation
 from caldrix_cpu.numpy_step import Step
 from caldrix_cpu.plan import ByNumpy, Plan
+from caldrix_cpu.rows import Rows
 from caldrix_cpu.runs import Run, runs_of
 from caldrix_cpu.step_memory import SMALL_TOKENS, StepMemory
 from caldrix_cpu.team import Team
@@ -51,14 +51,15 @@ class TapeExecutor:
         options: LaneOptions,
         plan: Plan,
         tape_: Tape,
-        caches: Sequence[CacheLayout],
         team: Team,
         memory: StepMemory,
         embeddings: Embeddings,
         run: Callable[..., int],
         spill: Arena | None,
+        row_bytes: int,
     ) -> None:
         self.vocab_size = program.vocab_size
+        self.row_bytes = row_bytes
         self.bytes_read_per_token = tape_.bytes_read
         self._options = options
         self._plan = plan
@@ -72,13 +73,9 @@ class TapeExecutor:
         self._run_kernel = run
         self._left = False
         self._spill = spill
-        self._rings = {
-            (layout.ring, cache.window)
-            for cache, layout in zip(program.caches, caches, strict=True)
-            if layout.windowed and cache.window is not None
-        }
-        self._reached = [0] * options.rows
-        """The end of the positions that a row's rings were written to since it last began."""
+        # Sums by numpy differ with their company, and its caches are its own.
+        self.reproducible = not self.by_numpy
+        self._rows = Rows(tape_.caches, options.rows, reusable=self.reproducible)
         self.threads = team.size
         self._threads = ThreadChoice(team.size)
         self._parts = self._make_parts(program, weights)
@@ -99,8 +96,7 @@ class TapeExecutor:
 
     def step(self, slices: Sequence[Slice]) -> Float32:
         """Computes the slices; the logits are a view that the next step overwrites."""
-        if self._left:
-            raise LaneError("the executor's block was left; its memory is gone")
+        self._check_present()
         rows = [each.row for each in slices]
         if not rows or len(set(rows)) < len(rows):
             raise LaneError(f"a step takes slices of rows of their own, got {rows}")
@@ -109,42 +105,47 @@ class TapeExecutor:
             self._check(each)
             wanted += each.wanted
         for each in slices:
-            self._note(each)
+            self._rows.begin(each)
         logits = self._memory.logits(wanted)
         done = 0
         for run in runs_of(slices):
             self._compute(run, done)
             done += run.wanted
+        for each in slices:
+            self._rows.end(each)
         return logits[:wanted]
+
+    def resumable(self, row: int, length: int) -> int:
+        """Where to go on from; 0 throughout with operations by numpy. Raises LaneError."""
+        self._check_present()
+        return self._rows.resumable(row, length)
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copies keys and values, at the speed of memory."""
+        self._check_present()
+        self._rows.copy(source, target, length)
 
     def leave(self) -> None:
         """Ends its use: its memory is about to go."""
         self._left = True
+        self._tape.caches.clear()
+
+    def _check_present(self) -> None:
+        if self._left:
+            raise LaneLost("the executor's block was left; its memory is gone")
 
     def _check(self, part: Slice) -> None:
         """Refuses what would make kernels read or write past their memory, or overwritten keys."""
         count = len(part.tokens)
         end = part.start + count
-        if not (0 <= part.row < len(self._reached) and part.start >= 0 and part.wanted <= count):
-            raise LaneError(f"there is no such slice: {part}")
+        if not 0 <= part.wanted <= count:
+            raise LaneError(f"a slice of {count} tokens has no {part.wanted} whose logits to give")
         lowest, highest = int(part.tokens.min()), int(part.tokens.max())
         if lowest < 0 or highest >= self.vocab_size:
             raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
         if end > self._options.context:
             raise LaneError(f"a slice ends past the context of {self._options.context} positions")
-        reached = self._reached[part.row]
-        for ring, window in self._rings:
-            # What a query at the start sees must not have been overwritten by later positions.
-            if part.start and reached - ring > max(0, part.start - window):
-                raise LaneError(
-                    f"row {part.row} was computed up to position {reached}, and a layer keeps "
-                    f"{ring} positions: it cannot go on from {part.start}"
-                )
-
-    def _note(self, part: Slice) -> None:
-        """Keeps account of what a slice overwrites: it stays lost until the row begins anew."""
-        end = part.start + len(part.tokens)
-        self._reached[part.row] = max(end, self._reached[part.row]) if part.start else end
+        self._rows.check(part.row, part.start)
 
     def _compute(self, run: Run, logits_row: int) -> None:
         memory, header = self._memory, self._header

@@ -18,6 +18,7 @@ class OpenClLane(ABC):
     """What both lanes share; a subclass chooses its devices."""
 
     name: str
+    verifies_drafts: bool
 
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
@@ -43,6 +44,7 @@ class HipLane(OpenClLane):
     """AMD GPUs."""
 
     name = "hip"
+    verifies_drafts = True
 
     def choose(self, found: Sequence[Device]) -> Sequence[Device]:
         """GPUs of AMD's platforms."""
@@ -53,6 +55,7 @@ class HostLane(OpenClLane):
     """A CPU device: the same code without the hardware."""
 
     name = "host"
+    verifies_drafts = False
 
     def choose(self, found: Sequence[Device]) -> Sequence[Device]:
         """CPU devices."""

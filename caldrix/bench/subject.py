@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 from attrs import frozen
 
-from caldrix.engine.scheduler import PREFILL_SLICE
+from caldrix.engine.scheduler import PREFILL_TOKENS
 from caldrix.models.lane import Executor, Lane, LaneOptions, LaneUnavailable, Slice, TokenIds
 from caldrix.models.registry import bind
 from caldrix.weights.checkpoint import open_checkpoint
@@ -111,8 +111,8 @@ class LaneSubject:
 
 def _prefill_slices(row: int, prompt: TokenIds, wanted: int) -> Iterator[Slice]:
     first_wanted = len(prompt) - wanted
-    for start in range(0, len(prompt), PREFILL_SLICE):
-        tokens = prompt[start : start + PREFILL_SLICE]
+    for start in range(0, len(prompt), PREFILL_TOKENS):
+        tokens = prompt[start : start + PREFILL_TOKENS]
         yield Slice(
             row, start, tokens, min(len(tokens), max(0, start + len(tokens) - first_wanted))
         )

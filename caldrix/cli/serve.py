@@ -17,7 +17,7 @@ import trio
 from attrs import frozen
 from cyclopts import Parameter
 
-from caldrix.cli.logs import LogFormat, configure_logging
+from caldrix.cli.logs import LogFormat, LogLevel, configure_logging
 from caldrix.cli.options import (
     DtypeFlag,
     KvDtypeFlag,
@@ -27,18 +27,30 @@ from caldrix.cli.options import (
     read_threads,
 )
 from caldrix.cli.progress import TerminalProgress
+from caldrix.cli.speculation import SpeculationFlags
 from caldrix.cli.termination import ended_by_sigterm
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
-from caldrix.errors import Refusal
+from caldrix.engine.speculation.opening import Speculation, open_speculation
+from caldrix.engine.speculation.settings import settle
+from caldrix.errors import CaldrixError, Refusal
 from caldrix.http import listening
 from caldrix.http.config import ServerConfig
+from caldrix.http.replay import ReplayRing
 from caldrix.http.server import Shutdown
 from caldrix.http.server import serve as serve_http
 from caldrix.http.service import Service
+from caldrix.http.telemetry import Telemetry
 from caldrix.models.lane import find_lane
 from caldrix.models.loading import TextModel, load_model
 from caldrix.weights.names import DEFAULT_MODEL, resolve
+
+
+class EngineLost(CaldrixError):
+    """The engine ended by a failure of its own, and the server with it."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine failed for good, so the server has ended; its log says why")
 
 
 @frozen
@@ -48,9 +60,11 @@ class _Serving:
     config: ServerConfig
     sampling: SamplingSettings
     queue_depth: int
+    replay_ring: int
     served_name: str
     lane: str
     path: Path
+    speculation: Speculation | None
 
 
 def serve(
@@ -66,12 +80,16 @@ def serve(
     weight_budget: str | None = None,
     context: int | None = None,
     max_batch: int | None = None,
+    prefix_rows: int = 0,
     queue_depth: int = 64,
     threads: str = "auto",
     sampling: SamplingFlags | None = None,
+    speculation: SpeculationFlags | None = None,
     drain_timeout: float = 30.0,
+    replay_ring: int = 0,
     allow_host: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> int:
     """Serve a model over HTTP, until Ctrl-C or SIGTERM.
 
@@ -98,18 +116,28 @@ def serve(
         Tokens a prompt and its answer may have together; the model's own limit if not given.
     max_batch
         Requests computed at the same time; 1 if not given.
+    prefix_rows
+        Beginnings that several prompts share, such as a system prompt, kept beside the requests'
+        own rows; each takes as much memory as one of those.
     queue_depth
         Requests that may wait beside those; one more is answered with a 429.
     threads
         Threads to compute with: auto, or a number.
     sampling
         How tokens are picked, where a request says nothing.
+    speculation
+        Whether, and how, tokens are guessed ahead.
     drain_timeout
         Seconds that requests may take to end once the server is told to stop.
+    replay_ring
+        Requests to keep in memory, as token ids, so that /debug/replay can run them again; none if
+        not given.
     allow_host
         Names to answer to beside the loopback's own, when listening on a loopback address.
     log_format
         text or json.
+    log_level
+        info, which has a line for each request; warning or error for less.
     """
     if not 0 <= port <= 65535:
         raise Refusal(f"--port must be 0 to 65535, got {port}")
@@ -121,12 +149,16 @@ def serve(
         raise Refusal("--served-name must not be empty")
     check_positive("--context", context, least=2)
     check_positive("--max-batch", max_batch)
+    check_positive("--prefix-rows", prefix_rows, least=0)
     check_positive("--queue-depth", queue_depth, least=0)
+    check_positive("--replay-ring", replay_ring, least=0)
     thread_count = read_threads(threads)
     budget = None if weight_budget is None else read_size("--weight-budget", weight_budget)
     settings = (sampling or SamplingFlags()).settings()
-    configure_logging(log_format)
+    guessing = (speculation or SpeculationFlags()).settings()
+    configure_logging(log_format, level=log_level)
     lane = find_lane(backend)
+    guessing = settle(guessing, lane, max_batch=max_batch or 1, weight_budget=budget)
     # Before the model: a port in use should not be told after a minute of loading.
     sockets = listening.bind(host, port)
     with ExitStack() as stack:
@@ -139,10 +171,21 @@ def serve(
                     lane=lane,
                     context=context,
                     rows=max_batch or 1,
+                    prefix_rows=prefix_rows,
                     threads=thread_count,
                     dtype=dtype,
                     kv_dtype=kv_dtype,
                     weight_budget=budget,
+                    progress=progress,
+                )
+            )
+            opened = stack.enter_context(
+                open_speculation(
+                    guessing,
+                    loaded,
+                    path=resolved.path,
+                    lane=lane,
+                    threads=thread_count,
                     progress=progress,
                 )
             )
@@ -152,10 +195,13 @@ def serve(
             ),
             sampling=settings,
             queue_depth=queue_depth,
+            replay_ring=replay_ring,
             served_name=served_name or resolved.served_name,
             lane=lane.name,
             path=resolved.path,
+            speculation=opened,
         )
+        listening.allow_many_connections()
         listening.listen(sockets)
         trio.run(_run, loaded, serving, sockets)
     return 0
@@ -163,12 +209,19 @@ def serve(
 
 async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.socket]) -> None:
     shutdown = Shutdown()
+    telemetry = Telemetry(
+        lane=serving.lane,
+        replay=ReplayRing(serving.replay_ring) if serving.replay_ring else None,
+    )
     async with (
         running_engine(
             model.executor,
             context=model.context,
             rows=model.rows,
+            prefix_rows=model.prefix_rows,
             queue_depth=serving.queue_depth,
+            speculator=None if serving.speculation is None else serving.speculation.speculator,
+            observe_token=telemetry.metrics.time_per_output_token.observe,
         ) as engine,
         trio.open_nursery() as nursery,
     ):
@@ -179,6 +232,7 @@ async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.soc
             template=model.template,
             vocab_size=model.program.vocab_size,
             sampling=serving.sampling,
+            telemetry=telemetry,
         )
         await nursery.start(_stop_on_signals, shutdown)
         async with trio.open_nursery() as server:
@@ -186,6 +240,8 @@ async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.soc
             urls = await server.start(serve)
             print(_banner(model, serving, urls), flush=True)
         nursery.cancel_scope.cancel()
+    if engine.failed:
+        raise EngineLost
 
 
 async def _stop_on_signals(
@@ -209,8 +265,18 @@ def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
     lines = {
         "model": f"{serving.served_name} ({serving.path})",
         "lane": f"{serving.lane}, {rows} at a time",
-        "context": f"{model.context} tokens",
+        "context": f"{model.context} tokens; {_cache(model)}",
         "address": ", ".join(f"{url}/v1" for url in urls),
         "try": f"curl {urls[0]}{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}",
     }
+    if serving.speculation is not None:
+        lines["guesses"] = serving.speculation.summary
     return "\n".join(["caldrix is ready", *(f"  {name:<8} {text}" for name, text in lines.items())])
+
+
+def _cache(model: TextModel) -> str:
+    """What the rows' keys and values take in memory: no request makes it more."""
+    rows = "1 row" if model.rows == 1 else f"{model.rows} rows"
+    if model.prefix_rows:
+        rows += f" and {model.prefix_rows} for shared prefixes"
+    return f"{rows}, {model.cache_bytes / 2**20:.0f} MiB when full"

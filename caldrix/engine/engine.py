@@ -5,6 +5,10 @@ rows and calls the lane. A client is inside ``async with engine.submit(request)`
 wants tokens: leaving that block, for whatever reason, frees its row before the next step. That is
 the whole cancellation design; there are no handles to forget and no tasks to reap.
 
+A failed step fails no one in company: each of its sequences is computed again by itself, and the
+one that fails alone gets the error. What only the engine itself can be blamed for ends it: those it
+worked on and those who wait are told, and ``ended`` says so.
+
 The thread goes from step to step by itself for as long as there is work, so that the lane never
 waits for the event loop, nor the loop for the lane: while a step is computed, the loop sends the
 tokens of the step before. Between steps, under a lock, what clients did meanwhile takes effect.
@@ -16,7 +20,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from typing import Self
@@ -25,11 +29,13 @@ import structlog
 import trio
 
 from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnknownToken
-from caldrix.engine.sampling import UnusableLogits
+from caldrix.engine.rows import Rows
 from caldrix.engine.scheduler import Scheduler, Work
 from caldrix.engine.sequence import FinishReason, GenerationRequest, Sequence
+from caldrix.engine.speculation.speculator import Speculator
+from caldrix.engine.stepper import Failed, Outcome, Picked, Stepper, Unclear
+from caldrix.engine.telemetry import Timeline
 from caldrix.models.lane import Executor
-from caldrix.weights.tensor import Float32
 
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +69,11 @@ class Generation:
         return self._sequence.sampler.seed
 
     @property
+    def timeline(self) -> Timeline:
+        """When it came to pass, and what it counted; final once the block is left."""
+        return self._sequence.timeline
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         """Why the generation ended; None before its end."""
         return self._sequence.finish_reason
@@ -85,12 +96,28 @@ class Generation:
 class Engine:
     """Takes requests while its `running_engine` block lasts and it was not stopped."""
 
-    def __init__(self, executor: Executor, *, context: int, rows: int, queue_depth: int) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        context: int,
+        rows: int,
+        prefix_rows: int,
+        queue_depth: int,
+        speculator: Speculator | None,
+        observe_token: Callable[[float], None] | None,
+    ) -> None:
         self.context = context
+        self.ended = trio.Event()
+        """Set once it takes no more requests."""
+        self.failed = False
+        """Whether it ended by a failure of its own, which the log has."""
         self._executor = executor
-        self._scheduler = Scheduler(rows, queue_depth)
+        self._positions = rows * context
+        self._scheduler = Scheduler(Rows(executor, rows, prefix_rows), rows, queue_depth)
+        self._stepper = Stepper(executor, speculator)
+        self._observe_token = observe_token
         self._work_arrived = trio.Event()
-        self._stopped = False
         self._thread = trio.CapacityLimiter(1)
         # Held to look at the scheduler or change it, and to make its sequences advance or end.
         self._lock = threading.Lock()
@@ -111,9 +138,15 @@ class Engine:
             return self._scheduler.waiting
 
     @property
+    def kv_cache_usage(self) -> float:
+        """The part of its rows' positions that running requests have filled, 0 to 1."""
+        with self._lock:
+            return self._scheduler.positions / self._positions
+
+    @property
     def stopped(self) -> bool:
         """Whether it takes no more requests."""
-        return self._stopped
+        return self.ended.is_set()
 
     @asynccontextmanager
     async def submit(self, request: GenerationRequest) -> AsyncIterator[Generation]:
@@ -121,7 +154,7 @@ class Engine:
 
         Raises PromptTooLong, UnknownToken, QueueFull and EngineUnavailable at once.
         """
-        if self._stopped:
+        if self.stopped:
             raise EngineUnavailable
         if len(request.prompt) >= self.context:
             raise PromptTooLong(len(request.prompt), self.context)
@@ -143,7 +176,7 @@ class Engine:
 
     def stop(self) -> None:
         """Takes no more requests, and ends those it has with EngineUnavailable."""
-        self._stopped = True
+        self.ended.set()
         with self._lock:
             ended = [each for each in self._scheduler.everyone() if not each.ended]
             for sequence in ended:
@@ -155,16 +188,31 @@ class Engine:
         while True:
             await self._work_arrived.wait()
             self._work_arrived = trio.Event()
-            await trio.to_thread.run_sync(self._step_while_needed, limiter=self._thread)
+            try:
+                await trio.to_thread.run_sync(self._step_while_needed, limiter=self._thread)
+            except Exception:  # noqa: BLE001  # it ends the engine, and must not end the others' work
+                _log.exception("engine_failed")
+                self._die()
+
+    def _die(self) -> None:
+        """Ends by a failure of its own, of which those are told that it worked on."""
+        self.failed = True
+        with self._lock:
+            for sequence in self._scheduler.everyone():
+                if sequence.row is not None and not sequence.ended:
+                    sequence.fail(EngineFailed())
+                    sequence.wake_reader()
+        self.stop()
 
     def _step_while_needed(self) -> None:
         """Runs in the worker thread: one step after the other, until there is nothing to do."""
         work = self._turn_over()
         while work:
-            picks = self._compute(work)
+            work = self._stepper.with_draft(work)
+            outcomes = self._stepper.compute(work)
             with self._lock:
-                for item, pick in zip(work, picks, strict=True):
-                    item.advance(pick)
+                for item, outcome in zip(work, outcomes, strict=True):
+                    self._settle(item, outcome)
             following = self._turn_over()
             self._hand_out(work, soon=not _goes_on(work, following))
             work = following
@@ -173,6 +221,29 @@ class Engine:
         with self._lock:
             self._scheduler.turn_over()
             return self._scheduler.plan()
+
+    def _settle(self, item: Work, outcome: Outcome) -> None:
+        """Records a sequence's part in a step; of one that ended, only what the step spoiled."""
+        sequence = item.sequence
+        match outcome:
+            case Picked(tokens) if not sequence.ended:
+                before = sequence.timeline.last_token
+                accepted = sequence.advance(item.slice, tokens, len(item.draft))
+                self._stepper.learn(item, accepted)
+                self._observe(sequence, before, accepted + 1)
+            case Unclear():
+                sequence.begin_anew()
+            case Failed():
+                sequence.begin_anew()
+                sequence.fail(EngineFailed())
+
+    def _observe(self, sequence: Sequence, before: float | None, tokens: int) -> None:
+        """Passes on how long each of a step's tokens took, for all but a sequence's first."""
+        now = sequence.timeline.last_token
+        if self._observe_token is None or before is None or now is None or now == before:
+            return
+        for _ in range(tokens):
+            self._observe_token((now - before) / tokens)
 
     def _hand_out(self, work: SequenceOf[Work], *, soon: bool) -> None:
         """Has the event loop wake the readers: now if it must be ``soon``, else within a moment."""
@@ -186,40 +257,43 @@ class Engine:
         while self._to_wake:
             self._to_wake.popleft().wake_reader()
 
-    def _compute(self, work: SequenceOf[Work]) -> list[int | EngineFailed | None]:
-        """A step of the lane, then each sequence's pick; None where no logits were wanted."""
-        try:
-            logits = iter(self._executor.step([item.slice for item in work]))
-        except Exception:  # noqa: BLE001  # whatever broke, the next requests deserve their chance
-            _log.exception("step_failed", sequences=len(work))
-            return [EngineFailed() for _ in work]
-        return [_pick(item, next(logits)) if item.slice.wanted else None for item in work]
-
 
 def _goes_on(work: SequenceOf[Work], following: SequenceOf[Work]) -> bool:
-    """Whether the next step is like this one: the same sequences, and a token of each."""
+    """Whether the next step is like this one: the same sequences, each with its next token."""
     return [item.sequence for item in work] == [item.sequence for item in following] and all(
-        len(item.slice.tokens) == 1 for item in (*work, *following)
+        item.sequence.decoding for item in following
     )
-
-
-def _pick(item: Work, logits: Float32) -> int | EngineFailed:
-    try:
-        return item.sequence.sampler.pick(logits)
-    except UnusableLogits:
-        _log.error("unusable_logits", row=item.slice.row, position=item.slice.start)
-        return EngineFailed()
 
 
 @asynccontextmanager
 async def running_engine(
-    executor: Executor, *, context: int, rows: int = 1, queue_depth: int = 64
+    executor: Executor,
+    *,
+    context: int,
+    rows: int = 1,
+    prefix_rows: int = 0,
+    queue_depth: int = 64,
+    speculator: Speculator | None = None,
+    observe_token: Callable[[float], None] | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine over a compiled model for as long as the block lasts.
 
+    The executor has ``rows`` for requests and after them ``prefix_rows`` for shared prefixes. A
+    ``speculator`` guesses ahead, for one row only. ``observe_token`` is told, in the engine's
+    thread, the seconds that each token after a request's first took.
+
     Leaving the block stops the engine: requests still inside get EngineUnavailable.
     """
-    engine = Engine(executor, context=context, rows=rows, queue_depth=queue_depth)
+    assert speculator is None or rows == 1
+    engine = Engine(
+        executor,
+        context=context,
+        rows=rows,
+        prefix_rows=prefix_rows,
+        queue_depth=queue_depth,
+        speculator=speculator,
+        observe_token=observe_token,
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine._run)
         try:

@@ -1,8 +1,7 @@
 """Picking the next token from logits, on the CPU.
 
 The order is: repetition penalty, top-k, top-p, min-p, temperature, one draw. All arithmetic is in
-float64. Candidates are ranked best first, ties by lower token id, and the rank order is found only
-as far down as the draw needs it, so that a large vocabulary is not sorted for every token.
+float64, or as good as if it were: see `Candidates`.
 """
 
 from __future__ import annotations
@@ -10,21 +9,18 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
+from caldrix.engine.candidates import Candidates
+from caldrix.engine.cumulative import Float64, Ids, Logits
+from caldrix.engine.scratch import scratch
 from caldrix.errors import CaldrixError
 from caldrix.weights.tensor import Float32
 
-_FIRST_RANKS = 64
-_RANKS_GROWTH = 16
-_LARGEST = np.finfo(np.float64).max
-
-Float64 = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
+_SEED_BITS = 53
+"""Of a seed that is drawn: JSON readers that keep numbers in float64 give it back as it was."""
 
 
 @frozen
@@ -60,114 +56,88 @@ class Sampler:
     """
 
     def __init__(self, settings: SamplingSettings, prompt: Iterable[int]) -> None:
+        self.seed = secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
         self._settings = settings
-        self.seed = secrets.randbits(63) if settings.seed is None else settings.seed
         self._random = np.random.Generator(np.random.PCG64(self.seed))
-        self._seen = dict.fromkeys(prompt)
-        # What most requests ask for takes a single look at the logits.
-        self._plain = settings.temperature == 0.0 and settings.repetition_penalty == 1.0
+        penalizes = settings.repetition_penalty != 1.0
+        self._penalty = (
+            RepetitionPenalty(settings.repetition_penalty, prompt) if penalizes else None
+        )
+
+    @property
+    def settings(self) -> SamplingSettings:
+        """What it was made with; a ``seed`` of None stays None."""
+        return self._settings
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token is picked, and nothing is ever drawn."""
+        return self._settings.temperature == 0.0
 
     def pick(self, logits: Float32) -> int:
         """The next token, from float32 ``[vocab_size]`` logits. Raises UnusableLogits."""
         best = int(logits.argmax())
         if not math.isfinite(logits[best]):
             raise UnusableLogits("the model gave logits that are not finite numbers")
-        if self._plain:
+        if self._penalty is None and self.greedy:
             return best
         # The smallest temperatures and penalties overflow to infinities that mean what they say.
         with np.errstate(over="ignore"):
-            token = self._choose(self._penalized(logits))
-        self._seen[token] = None
+            if self._penalty is None:
+                return self._choose(logits, logits)
+            token = self._choose(*self._penalty.applied(logits))
+        self._penalty.add(token)
         return token
 
-    def _penalized(self, logits: Float32) -> Float32 | Float64:
-        penalty = self._settings.repetition_penalty
-        if penalty == 1.0 or not self._seen:
-            return logits
-        penalized = logits.astype(np.float64)
-        seen = np.fromiter(self._seen, np.int64, len(self._seen))
-        values = penalized[seen]
-        penalized[seen] = np.where(values > 0, values / penalty, values * penalty)
-        return np.clip(penalized, -_LARGEST, _LARGEST, out=penalized)
-
-    def _choose(self, logits: Float32 | Float64) -> int:
-        best = int(np.argmax(logits))
+    def _choose(self, logits: Logits, rounded: Float32) -> int:
         settings = self._settings
-        if settings.temperature == 0.0 or settings.top_k == 1:
-            if settings.temperature != 0.0:
-                self._random.random()
-            return best
-        ranking = Ranking(logits, settings.top_k)
-        kept = ranking.size
+        if self.greedy:
+            return int(logits.argmax())
+        uniform = self._random.random()
+        if settings.top_k == 1:
+            return int(logits.argmax())
+        candidates = Candidates(logits, rounded)
+        if settings.top_k:
+            candidates = candidates.best(settings.top_k)
         if settings.top_p < 1.0:
-            kept = ranking.first_reaching(settings.top_p, temperature=1.0, among=kept)
+            candidates = candidates.nucleus(settings.top_p)
         if settings.min_p > 0.0:
-            kept = min(kept, ranking.count_at_least(settings.min_p))
-        draw = self._random.random()
-        return ranking.token_at(draw, temperature=settings.temperature, among=kept)
+            candidates = candidates.at_least(settings.min_p)
+        return candidates.draw(uniform, settings.temperature)
 
 
-class Ranking:
-    """The candidates best first, ties by lower id, ranked only as far as was asked for.
+class RepetitionPenalty:
+    """Makes the tokens of a sequence less likely to come again; more likely, below 1."""
 
-    ``size`` is the number of candidates: all of the vocabulary, or ``top_k``.
-    """
+    def __init__(self, penalty: float, prompt: Iterable[int]) -> None:
+        self._penalty = penalty
+        self._known = set(prompt)
+        self._count = len(self._known)
+        self._seen: Ids = np.fromiter(self._known, np.int64, self._count)
 
-    def __init__(self, logits: Float32 | Float64, top_k: int) -> None:
-        self._logits = logits
-        self._top = float(np.max(logits))
-        self.size = min(top_k, logits.size) if top_k else logits.size
-        self._ids: Ids = np.empty(0, np.int64)
-        self._offsets: Float64 = np.empty(0, np.float64)
-
-    def first_reaching(self, share: float, *, temperature: float, among: int) -> int:
-        """How many of the ``among`` best it takes for their part of the probability to be >= share.
-
-        At least one; all of them when rounding leaves the whole sum short of the share.
-        """
-        return self._rank_where(share, "left", temperature, among) + 1
-
-    def token_at(self, share: float, *, temperature: float, among: int) -> int:
-        """The first token, best first, whose cumulative probability exceeds ``share``."""
-        rank = self._rank_where(share, "right", temperature, among)
-        return int(self._ids[rank])
-
-    def count_at_least(self, ratio: float) -> int:
-        """How many candidates have at least ``ratio`` times the probability of the best."""
-        weights = np.exp(self._logits.astype(np.float64) - self._top)
-        return max(1, min(self.size, int(np.count_nonzero(weights >= ratio))))
-
-    def _rank_where(
-        self, share: float, side: Literal["left", "right"], temperature: float, among: int
-    ) -> int:
-        total = self._total(temperature, among)
-        ranks = min(_FIRST_RANKS, among)
-        while True:
-            self._rank(ranks)
-            cumulative = np.cumsum(np.exp(self._offsets[:ranks] / temperature)) / total
-            if ranks == among or cumulative[-1] > share:
-                return min(int(np.searchsorted(cumulative, share, side=side)), ranks - 1)
-            ranks = min(ranks * _RANKS_GROWTH, among)
-
-    def _total(self, temperature: float, among: int) -> float:
-        if among == self._logits.size:
-            offsets = self._logits.astype(np.float64) - self._top
-        else:
-            self._rank(among)
-            offsets = self._offsets[:among]
-        return float(np.sum(np.exp(offsets / temperature)))
-
-    def _rank(self, ranks: int) -> None:
-        """Makes the first ``ranks`` of the order known."""
-        if ranks <= self._ids.size:
+    def add(self, token: int) -> None:
+        """Counts ``token`` among those of the sequence."""
+        if token in self._known:
             return
-        logits = self._logits
-        if ranks < logits.size:
-            threshold = np.partition(logits, logits.size - ranks)[logits.size - ranks]
-            candidates = np.flatnonzero(logits >= threshold)
-        else:
-            candidates = np.arange(logits.size)
-        offsets = logits[candidates].astype(np.float64) - self._top
-        order = np.argsort(-offsets, kind="stable")[:ranks]
-        self._ids = candidates[order]
-        self._offsets = offsets[order]
+        self._known.add(token)
+        if self._count == self._seen.size:
+            self._seen = np.resize(self._seen, max(64, 2 * self._count))
+        self._seen[self._count] = token
+        self._count += 1
+
+    def applied(self, logits: Float32) -> tuple[Float64, Float32]:
+        """Copies in which what was seen is divided by the penalty, or multiplied if negative.
+
+        The first is exact, but for what exceeds float64; the second is rounded to float32. Both
+        are the thread's scratch, and last until the next call.
+        """
+        seen = self._seen[: self._count]
+        values = logits[seen].astype(np.float64)
+        values = np.where(values > 0, values / self._penalty, values * self._penalty)
+        penalized = scratch("penalized", logits.size, np.float64)
+        rounded = scratch("penalized", logits.size, np.float32)
+        for copy in (penalized, rounded):
+            largest = np.finfo(copy.dtype).max
+            np.copyto(copy, logits)
+            copy[seen] = np.clip(values, -largest, largest)
+        return penalized, rounded

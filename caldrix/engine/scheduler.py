@@ -1,47 +1,45 @@
-"""Who waits, who runs, and what the next step computes. No IO and no clock: a plain machine."""
+"""Who waits, who runs, and what the next step computes. No IO and no clock: a plain machine.
+
+A step computes one token of every sequence that has its prompt behind it, and beside them a slice
+of prompts, a small one where somebody's tokens are waiting for the step's end. Half of it goes to
+the prompt that came first and the rest to the shortest, so that neither can hold up the other.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 
 from attrs import frozen
 
 from caldrix.engine.errors import QueueFull
+from caldrix.engine.rows import LEAST_SHARED, Rows, common_prefix
 from caldrix.engine.sequence import Sequence
-from caldrix.errors import CaldrixError
 from caldrix.models.lane import Slice
 
-PREFILL_SLICE = 512
+PREFILL_TOKENS = 512
 """Prompt tokens computed in one step, so that leaving and joining never wait for a long prompt."""
+PREFILL_TOKENS_IN_COMPANY = 64
+"""The same while others decode, whose next tokens come no sooner than the step ends."""
 
 
-@frozen
+@frozen(eq=False)
 class Work:
     """One sequence's part of a step."""
 
     sequence: Sequence
     slice: Slice
-
-    def advance(self, pick: int | CaldrixError | None) -> None:
-        """Records what became of it: the token picked, none if none was wanted, or a failure.
-
-        Nothing is recorded of a sequence that has ended meanwhile.
-        """
-        if self.sequence.ended:
-            return
-        if isinstance(pick, CaldrixError):
-            self.sequence.fail(pick)
-        else:
-            self.sequence.advance(self.slice, pick)
+    draft: tuple[int, ...] = ()
+    """The last tokens of the slice, if they are guesses."""
 
 
 class Scheduler:
     """First come, first served, over a fixed number of rows."""
 
-    def __init__(self, rows: int, queue_depth: int) -> None:
-        self._free_rows = list(reversed(range(rows)))
-        self._most = rows + queue_depth
+    def __init__(self, rows: Rows, working_rows: int, queue_depth: int) -> None:
+        self._rows = rows
+        self._most = working_rows + queue_depth
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
 
@@ -55,6 +53,15 @@ class Scheduler:
         """Sequences that wait for a row and have not ended."""
         return sum(not sequence.ended for sequence in self._waiting)
 
+    @property
+    def positions(self) -> int:
+        """Positions that the running sequences' rows hold."""
+        return sum(
+            sequence.row.length
+            for sequence in self._running
+            if sequence.row is not None and not sequence.ended
+        )
+
     def admit(self, sequence: Sequence) -> None:
         """Queues a sequence; those that ended take no place. Raises QueueFull."""
         if self.running + self.waiting >= self._most:
@@ -62,28 +69,80 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def turn_over(self) -> None:
-        """Takes rows and places from sequences that ended, and gives rows to those who wait.
+        """Takes rows and places from sequences that ended.
 
         Only between steps: a row in a step under way must not change hands.
         """
         for sequence in [sequence for sequence in self._running if sequence.ended]:
             assert sequence.row is not None
-            self._free_rows.append(sequence.row)
+            self._rows.give_back(sequence.row)
             sequence.row = None
             self._running.remove(sequence)
         for sequence in [sequence for sequence in self._waiting if sequence.ended]:
             self._waiting.remove(sequence)
-        while self._free_rows and self._waiting:
-            self._start(self._waiting.popleft())
 
     def plan(self) -> SequenceOf[Work]:
-        """The next step: a slice of every running sequence."""
-        return [Work(sequence, sequence.next_slice(PREFILL_SLICE)) for sequence in self._running]
+        """The next step; those who wait are given rows as they come to have a part in it."""
+        for sequence in self._running:
+            if sequence.isolated:
+                return [Work(sequence, sequence.next_slice(PREFILL_TOKENS))]
+        decoding = [sequence for sequence in self._running if sequence.decoding]
+        shares = self._share(PREFILL_TOKENS_IN_COMPANY if decoding else PREFILL_TOKENS)
+        return [
+            *(Work(sequence, sequence.next_slice(1)) for sequence in decoding),
+            *(Work(sequence, sequence.next_slice(share)) for sequence, share in shares.items()),
+        ]
 
     def everyone(self) -> SequenceOf[Sequence]:
         """All sequences that hold a row or wait for one."""
         return [*self._running, *self._waiting]
 
+    def _share(self, budget: int) -> dict[Sequence, int]:
+        """How many tokens of its prompt each sequence computes next, in all ``budget`` at most."""
+        candidates = [sequence for sequence in self._running if not sequence.decoding]
+        candidates += self._next_in_line()
+        if not candidates:
+            return {}
+        first, *others = candidates
+        shares: dict[Sequence, int] = {}
+        left = budget
+
+        def give(sequence: Sequence, most: int) -> None:
+            nonlocal left
+            if sequence.row is None:
+                self._start(sequence)
+            share = min(most, sequence.missing - shares.get(sequence, 0))
+            if share:
+                shares[sequence] = shares.get(sequence, 0) + share
+                left -= share
+
+        give(first, left // 2 if others else left)
+        for sequence in sorted(others, key=lambda each: each.missing):
+            if left and not self._should_wait(sequence):
+                give(sequence, left)
+        give(first, left)
+        return shares
+
+    def _next_in_line(self) -> Iterator[Sequence]:
+        """Those who could be given a row now."""
+        return (self._waiting[place] for place in range(min(self._rows.free, len(self._waiting))))
+
+    def _should_wait(self, sequence: Sequence) -> bool:
+        """Whether somebody is just computing what it begins with, so that it can have a copy."""
+        return (
+            sequence.row is None
+            and self._rows.reuses
+            and any(
+                common_prefix(sequence.tokens, other.tokens)
+                >= (0 if other.row is None else other.row.length) + LEAST_SHARED
+                for other in self._running
+                if not other.decoding
+            )
+        )
+
     def _start(self, sequence: Sequence) -> None:
-        sequence.row = self._free_rows.pop()
+        # It waits until it has a row: giving one may fail, and then it must be told.
+        row = self._rows.take(sequence.tokens)
+        self._waiting.remove(sequence)
+        sequence.start(row)
         self._running.append(sequence)

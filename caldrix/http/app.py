@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 
 import structlog
 import trio
+from attrs import evolve
 from hypercorn.typing import ASGISendCallable
 from quart import Response, request
 from quart.typing import ResponseTypes
@@ -32,14 +34,18 @@ from werkzeug.routing import MapAdapter
 from caldrix.errors import CaldrixError
 from caldrix.http.config import MEBIBYTE, ServerConfig
 from caldrix.http.errors import ApiError, api_error, error_body, internal_error
+from caldrix.http.event_output import EventOutput, event_output
 from caldrix.http.exchange import Answer, EventStream, Incoming, Route
 from caldrix.http.hosts import check_host, is_loopback
 from caldrix.http.service import Service
-from caldrix.http.sse import CONTENT_TYPE
-
-_STREAM_HEADERS = [(b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-cache")]
+from caldrix.http.sse import encode_event
+from caldrix.http.telemetry import Telemetry
+from caldrix.http.watch import RequestWatch
 
 _log = structlog.get_logger(__name__)
+
+_watch: ContextVar[RequestWatch] = ContextVar("watch")
+"""That of the request that a task is at."""
 
 
 class _StreamResponse(TrioResponse):
@@ -56,42 +62,46 @@ class _HttpConnection(TrioASGIHTTPConnection):
     async def handle_request(  # type: ignore[override]  # as quart_trio's own does, over quart's
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
-        try:
-            # Not the framework's headers: it gives a request of HTTP/1.0 a Host that it lacks.
-            sent = {name: value.decode("latin-1") for name, value in self.scope["headers"]}
-            self.app.check_host(sent.get(b"host"))
-        except ApiError as error:
-            await super()._send_response(send, _error_response(error))
-            nursery.cancel_scope.cancel()
-        else:
-            await super().handle_request(nursery, request, send)
+        watch = self.app.watch(request)
+        _watch.set(watch)
+        with watch.open():
+            try:
+                # Not the framework's headers: it gives a request of HTTP/1.0 a Host that it lacks.
+                sent = {name: value.decode("latin-1") for name, value in self.scope["headers"]}
+                self.app.check_host(sent.get(b"host"))
+            except ApiError as error:
+                await self._send_response(send, _error_response(error))
+                nursery.cancel_scope.cancel()
+            else:
+                await super().handle_request(nursery, request, send)
 
     async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
         if isinstance(response, _StreamResponse):
             await self._send_stream(send, response.stream)
         else:
+            _watch.get().end(response.status_code)
             await super()._send_response(send, response)
 
     async def _send_stream(self, send: ASGISendCallable, stream: EventStream) -> None:
-        # The generator lives inside this block alone, so whatever ends the task frees its row.
-        async with aclosing(stream.events) as events:
-            try:
-                event = await anext(events)
-            except CaldrixError as error:
-                await super()._send_response(send, _error_response(api_error(error)))
-                return
-            await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-            async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        async with event_output(send, headers=stream.headers, silence=self.app.silence) as output:
+            failure = await _relay(stream, output)
+        if failure is not None and not output.begun:
+            await self._send_response(send, _error_response(failure))
+            return
+        if failure is not None:
+            _watch.get().end(failure.status)
+            await output.send(encode_event(error_body(failure)))
+        await output.end()
 
 
 class _Application(QuartTrio):
     asgi_http_class = _HttpConnection
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, telemetry: Telemetry, config: ServerConfig, routes: Sequence[Route]) -> None:
         super().__init__(__name__, static_folder=None)
+        self._telemetry = telemetry
+        self._recorded = {(route.method, route.path) for route in routes if route.recorded}
+        self.silence = config.timeouts.comment
         self._allowed_hosts = config.allow_host if is_loopback(config.host) else None
         self.debug = False
         self.url_map.merge_slashes = False
@@ -106,6 +116,12 @@ class _Application(QuartTrio):
         """Refuses a Host that is none of this server's names. Raises ApiError."""
         if self._allowed_hosts is not None:
             check_host(header, self._allowed_hosts)
+
+    def watch(self, request: Request) -> RequestWatch:
+        """A watch over the request; its end is told of if the route's requests are."""
+        if (request.method, request.path) in self._recorded:
+            return self._telemetry.watch(request.path)
+        return RequestWatch(request.path)
 
     def create_url_adapter(self, request: BaseRequestWebsocket | None) -> MapAdapter | None:
         """Routes by path and method; the Host, which a client makes up, has no say in it."""
@@ -148,26 +164,39 @@ class _Application(QuartTrio):
 
 def create_app(service: Service, config: ServerConfig, routes: Sequence[Route]) -> QuartTrio:
     """The ASGI application that serves ``routes``."""
-    app = _Application(config)
+    app = _Application(service.telemetry, config, routes)
     for route in routes:
         view = _view(service, route)
         app.add_url_rule(route.path, route.path, view, methods=[route.method])
     return app
 
 
-def _view(service: Service, route: Route) -> Callable[[], Awaitable[Response]]:
-    async def view() -> Response:
-        incoming = Incoming()
+def _view(service: Service, route: Route) -> Callable[..., Awaitable[Response]]:
+    async def view(**path_parameters: str) -> Response:
+        incoming = Incoming(_watch.get(), path_parameters)
         if route.method == "POST":
             encoding = request.headers.get("Content-Encoding", "identity")
             if encoding.lower() != "identity":
                 raise ApiError(400, f"Content-Encoding {encoding} is not taken; send plain JSON")
             body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-            incoming = Incoming(request.headers.get("Content-Type"), body)
+            content_type = request.headers.get("Content-Type")
+            incoming = evolve(incoming, content_type=content_type, body=body)
         answer = await route.handler(service, incoming)
         return _StreamResponse(answer) if isinstance(answer, EventStream) else _response(answer)
 
     return view
+
+
+async def _relay(stream: EventStream, output: EventOutput) -> ApiError | None:
+    """Sends a stream's events; returns what to tell the client if they ended in an error."""
+    # The generator lives inside this block alone, so whatever ends the task frees its row.
+    async with aclosing(stream.events) as events:
+        try:
+            async for event in events:
+                await output.send(event)
+        except Exception as error:  # noqa: BLE001  # each becomes an answer, or the end of one
+            return _as_told(error)
+    return None
 
 
 def _as_told(error: Exception) -> ApiError:

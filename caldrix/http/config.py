@@ -9,18 +9,20 @@ MEBIBYTE = 2**20
 
 @frozen
 class Timeouts:
-    """How long a connection waits for its client, each in seconds."""
+    """How long a connection waits for its client, or lets it wait, each in seconds."""
 
     head: float = 30.0
     """For a request's head, from its first byte."""
     keep_alive: float = 75.0
     """For the next request's first byte."""
     write: float = 30.0
-    """For the client to take what is being sent to it."""
+    """For the client to take the next 64 KiB of what is being sent to it."""
     linger: float = 3.0
     """For the client to close its side after the server has closed its own."""
     half_closed: float = 0.25
     """For the answer, once the client has ended its sending: it may still read, or be gone."""
+    comment: float = 15.0
+    """Of silence on a stream, after which it carries a comment, so that no proxy gives it up."""
 
 
 @frozen(kw_only=True)

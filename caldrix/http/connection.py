@@ -17,6 +17,7 @@ from caldrix.http.http1 import HeadBegun, Http1, HttpServer, RequestTasks
 _log = structlog.get_logger(__name__)
 
 _READ_SIZE = 2**16
+_WRITE_SIZE = 2**16
 
 
 class Connection:
@@ -37,6 +38,7 @@ class Connection:
         self._gone = False
         self._finished = False
         self._head_begun = False
+        self._idle_since = trio.current_time()
 
     async def run(self) -> None:
         """Serves requests until either side is done. Raises nothing but Cancelled."""
@@ -66,12 +68,20 @@ class Connection:
                 await self._read(protocol)
             if self._head_begun and not (self._gone or self._finished):
                 await protocol.refuse(408, "the request's head took too long to arrive")
+                with trio.move_on_after(self._timeouts.linger):
+                    await self._read(protocol)
             await protocol.handle(Closed())
 
     def drain(self) -> None:
         """Ends the connection after the request it is busy with, or at once if it is idle."""
         if self._protocol is None or not self._protocol.busy:
             self._finish()
+
+    @property
+    def idle_since(self) -> float | None:
+        """When it last had a request, or was opened; None while it has one. In trio's time."""
+        busy = self._protocol is not None and self._protocol.busy
+        return None if busy else self._idle_since
 
     def abort(self) -> None:
         """Ends the connection and the request it is busy with."""
@@ -83,6 +93,7 @@ class Connection:
         return self._protocol is not None and self._protocol.awaits_body
 
     async def _read(self, protocol: Http1) -> None:
+        """Passes on what the client sends, until it has sent all."""
         while True:
             try:
                 data = await self._stream.receive_some(_READ_SIZE)
@@ -107,8 +118,14 @@ class Connection:
         match event:
             case RawData():
                 await self._write(event.data)
+            case Closed():
+                self._finish()
+            case _ if self._finished:
+                # What the client may still take its time for is settled.
+                pass
             case Updated(idle=True):
                 self._head_begun = False
+                self._idle_since = trio.current_time()
                 self._allow(self._timeouts.keep_alive)
             case Updated():
                 self._head_begun = False
@@ -116,8 +133,6 @@ class Connection:
             case HeadBegun() if not self._head_begun:
                 self._head_begun = True
                 self._allow(self._timeouts.head)
-            case Closed():
-                self._finish()
 
     async def _write(self, data: bytes) -> None:
         """Sends ``data``; waits only where the client has much left to read."""
@@ -141,8 +156,10 @@ class Connection:
             if self._gone:
                 return
             try:
-                with trio.fail_after(self._timeouts.write):
-                    await self._stream.send_all(data)
+                # A slow reader may take its time for a long answer, if only it reads.
+                for start in range(0, len(data), _WRITE_SIZE):
+                    with trio.fail_after(self._timeouts.write):
+                        await self._stream.send_all(data[start : start + _WRITE_SIZE])
             except trio.TooSlowError:
                 _log.warning("reader_stalled", seconds=self._timeouts.write)
                 self.abort()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import structlog
+
 from caldrix.engine.errors import (
     EngineFailed,
     EngineUnavailable,
@@ -18,6 +20,8 @@ from caldrix.engine.errors import (
 from caldrix.errors import CaldrixError
 from caldrix.http.encoding import encode_json
 from caldrix.text.errors import InvalidText, TemplateError
+
+_log = structlog.get_logger(__name__)
 
 _STATUSES: Mapping[type[CaldrixError], int] = {
     PromptTooLong: 400,
@@ -58,13 +62,15 @@ class ApiError(CaldrixError):
 def api_error(error: CaldrixError, *, param: str | None = None) -> ApiError:
     """How a client is told of ``error``; ``param`` is the field it concerns if it is the client's.
 
-    An error without a status of its own is a 500 that says nothing of what happened inside.
+    An error without a status of its own is a 500 that says nothing of what happened inside; the log
+    does.
     """
     if isinstance(error, ApiError):
         return error
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
             return ApiError(status, str(error), param=param if status == 400 else None)
+    _log.error("request_failed", exc_info=error)
     return internal_error()
 
 

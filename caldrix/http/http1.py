@@ -19,7 +19,7 @@ import structlog
 import trio
 from attrs import frozen
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, Updated
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
@@ -38,11 +38,14 @@ _log = structlog.get_logger(__name__)
 
 # Bytes of requests sent ahead that are kept while one is served.
 _MOST_PIPELINED = 2**20
+# States of the client. One that asks for an upgrade is, once its body is read, in none of them.
+_NONE_FOLLOWS = frozenset({h11.SEND_BODY, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR})
 # A path, or "*", which asks about the server itself; or a whole URL (RFC 9112, 3.2).
 _TARGET = re.compile(rb"/|\*$")
 _ABSOLUTE_TARGET = re.compile(rb"(?i:https?)://([^/?#]+)(/.*)")
 # What h11 quotes of the request, as Python writes bytes.
 _BYTES = r"""b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_LARGE_HEAD = "the request's head is too large"
 _QUOTED_BYTES = re.compile(rf"bytearray\((?P<array>{_BYTES})\)|(?P<bytes>{_BYTES})")
 
 
@@ -95,8 +98,10 @@ class Http1(H11Protocol):
         self._write = write
         self._most_body = server.most_body
         self._declared_body = 0
+        self._body_received = 0
         # The reading task and the end of a request both handle events: one at a time.
         self._turn = trio.Lock()
+        self._answered = trio.Event()
         self._not_busy = trio.Event()
         self._not_busy.set()
 
@@ -111,15 +116,17 @@ class Http1(H11Protocol):
         return self.connection.their_state is h11.SEND_BODY
 
     async def wait_not_busy(self) -> None:
-        """Returns once no request is being served."""
+        """Returns once no request is being served, nor one that was sent ahead."""
         await self._not_busy.wait()
 
     async def handle(self, event: Event) -> None:
         """Takes bytes from the client, or the end of the connection."""
+        if isinstance(event, RawData) and self.awaits_body:
+            self._body_received += len(event.data)
         await super().handle(event)
         # Requests sent ahead wait in memory, so that a disconnect is still seen; up to a point.
-        while self.busy and len(self.connection.trailing_data[0]) > _MOST_PIPELINED:
-            await self.wait_not_busy()
+        while self.stream is not None and len(self.connection.trailing_data[0]) > _MOST_PIPELINED:
+            await self._answered.wait()
 
     async def stream_send(self, event: StreamEvent) -> None:
         """Takes an answer's parts from the request's task."""
@@ -138,6 +145,7 @@ class Http1(H11Protocol):
     async def refuse(self, status: int, message: str) -> None:
         """Answers what is no request with an error object, and ends the connection."""
         await self._close_stream()
+        self._not_busy.set()
         if self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             body = error_body(ApiError(status, message))
             headers = [*_json_headers(body), (b"connection", b"close")]
@@ -151,8 +159,15 @@ class Http1(H11Protocol):
         async with self._turn:
             while await self._handle_next_event():
                 pass
-        if not self.busy and self.connection.trailing_data[0]:
+        if self.stream is None and self.connection.trailing_data[0]:
             await self.send(HeadBegun())
+
+    async def _handle_sent_ahead(self) -> None:
+        await self._handle_events()
+        if self.stream is None:
+            self._not_busy.set()
+            if self.context.terminated.is_set():
+                await self.send(Closed())
 
     async def _handle_next_event(self) -> bool:
         """Handles an event of the parser; False when it has none for now."""
@@ -162,10 +177,14 @@ class Http1(H11Protocol):
         ):
             await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
         self._skip_blank_lines()
+        if self.awaits_body and self._body_received > 2 * self._most_body:
+            await self.refuse(400, "the body's chunks are mostly headers; send larger ones")
+            return False
         try:
             event = self.connection.next_event()
         except h11.RemoteProtocolError as error:
-            await self.refuse(error.error_status_hint, _describe(error))
+            in_body = self.stream is not None
+            await self.refuse(error.error_status_hint, _describe(error, in_body=in_body))
             return False
         match event:
             case h11.Request():
@@ -194,8 +213,13 @@ class Http1(H11Protocol):
             self.connection.receive_data(b"")
 
     async def _begin_request(self, request: h11.Request) -> None:
-        self._not_busy = trio.Event()
+        if not self.busy:
+            self._not_busy = trio.Event()
+        self._body_received = 0
         await self.send(Updated(idle=False))
+        if _head_size(request) > self.config.h11_max_incomplete_size:
+            await self.refuse(431, _LARGE_HEAD)
+            return
         if request.http_version not in {b"1.0", b"1.1"}:
             await self.refuse(505, "this server speaks HTTP/1.1")
             return
@@ -229,20 +253,22 @@ class Http1(H11Protocol):
 
     async def _maybe_recycle(self) -> None:
         stream, self.stream = self.stream, None
-        self._not_busy.set()
+        self._answered.set()
+        self._answered = trio.Event()
         if self._closes_after_answer() or self.connection.our_state is not h11.DONE:
+            self._not_busy.set()
             await self.send(Closed())
         else:
             self.connection.start_next_cycle()
             await self.send(Updated(idle=True))
-            self.task_group.spawn(self._handle_events)
+            self.task_group.spawn(self._handle_sent_ahead)
         if stream is not None:
             # Last, for it cancels the task that runs this.
             await stream.handle(StreamClosed(stream_id=STREAM_ID))
 
     def _closes_after_answer(self) -> bool:
         """Whether no other request can follow, as the request's body is not all here or by will."""
-        return self.context.terminated.is_set() or self.connection.their_state is not h11.DONE
+        return self.context.terminated.is_set() or self.connection.their_state in _NONE_FOLLOWS
 
 
 class RequestStream(HTTPStream):
@@ -329,9 +355,15 @@ def _json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
     return [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
 
 
-def _describe(error: h11.RemoteProtocolError) -> str:
+def _head_size(request: h11.Request) -> int:
+    """Bytes of a request's head, as it is written without spaces that say nothing."""
+    fields = sum(len(name) + len(value) + 4 for name, value in request.headers)
+    return len(request.method) + len(request.target) + len(" HTTP/1.1\r\n ") + fields
+
+
+def _describe(error: h11.RemoteProtocolError, *, in_body: bool) -> str:
     if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-        return "the request's head is too large"
+        return "a chunk's header, or the trailer, is too large" if in_body else _LARGE_HEAD
     return f"the request is not HTTP: {_QUOTED_BYTES.sub(_quoted, str(error))}"
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from collections.abc import Sequence
 
 from caldrix.errors import Refusal
 
-_BACKLOG = 128
+if sys.platform != "win32":
+    import resource
+
+_BACKLOG = 4096
+"""Connections that wait to be accepted; the system may set a lower limit of its own."""
+_MOST_FILES = 10_240
+"""More than that some systems don't let a process have."""
 
 _Address = tuple[str | int | bytes, ...]
 
@@ -43,6 +50,18 @@ def listen(sockets: Sequence[socket.socket]) -> None:
             host, port = taken.getsockname()[:2]
             close(sockets)
             raise _refused(error, host, port) from error
+
+
+def allow_many_connections() -> None:
+    """Lets this process open as many files as it may: each connection is one.
+
+    The limit that a shell begins with is often 1,024, for the sake of programs that call select().
+    """
+    if sys.platform != "win32":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def close(sockets: Sequence[socket.socket]) -> None:

@@ -2,11 +2,15 @@
 
 Everything runs in one nursery under the caller's. Asked to stop, the server accepts no more, lets
 the requests it has end by themselves for a while, then stops the engine, which ends live streams
-with an error event, and last cuts whatever is still there.
+with an error event, and last cuts whatever is still there. If the engine ends by itself, the server
+says so for a moment to whoever asks, and ends the same way.
 """
 
 from __future__ import annotations
 
+import errno
+import heapq
+import math
 import socket
 from collections.abc import Sequence
 
@@ -28,7 +32,18 @@ from caldrix.http.service import Service
 _log = structlog.get_logger(__name__)
 
 _FAREWELL = 2.0
-"""Seconds for the last error events to reach their clients."""
+"""Seconds for the last error events to reach their clients, and for others to be told."""
+
+# What accept says where files or memory have run out.
+_EXHAUSTION = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_RETRY = 0.05
+"""Seconds until the next try to accept, then."""
+_ROOM = 64
+"""Idle connections ended for each."""
+_LEAST_IDLE = 0.5
+"""Seconds that one has for its request before it is."""
+_COMPLAINT = 60.0
+"""Seconds between two lines in the log about it."""
 
 
 @frozen(eq=False)
@@ -55,7 +70,9 @@ async def serve(
     shutdown: Shutdown | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until it is asked to stop, or cancelled. The engine is stopped when it returns.
+    """Serves until it is asked to stop, the engine ends, or it is cancelled.
+
+    The engine is stopped when it returns; its ``failed`` tells whether it ended by itself.
 
     ``sockets`` come from `listening.bind` and listen; without them the config's address is taken.
     Reports the URLs it is reached at through ``task_status``. Raises AddressRefused.
@@ -80,6 +97,7 @@ class _Server:
         )
         self._connections: set[Connection] = set()
         self._all_gone = trio.Event()
+        self._complains_again = -math.inf
 
     async def run(
         self, sockets: Sequence[socket.socket], task_status: trio.TaskStatus[list[str]]
@@ -88,17 +106,51 @@ class _Server:
         urls = [listening.url(self._config.host, taken) for taken in sockets]
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
-                accepting.start_soon(self._accept, listeners, connections)
+                for listener in listeners:
+                    accepting.start_soon(self._accept, listener, connections)
                 task_status.started(urls)
-                await self._shutdown.requested.wait()
+                await self._wait_for_end()
                 accepting.cancel_scope.cancel()
             await self._end()
             connections.cancel_scope.cancel()
 
-    async def _accept(
-        self, listeners: list[trio.SocketListener], connections: trio.Nursery
-    ) -> None:
-        await trio.serve_listeners(self._serve_connection, listeners, handler_nursery=connections)
+    async def _wait_for_end(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_after, self._shutdown.requested, nursery.cancel_scope)
+            await self._service.engine.ended.wait()
+            # Answers say from now on that their connections close.
+            await self._http.context.terminated.set()
+            _log.error("engine_ended", connections=len(self._connections))
+            await trio.sleep(_FAREWELL)
+            nursery.cancel_scope.cancel()
+
+    async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in _EXHAUSTION:
+                        raise
+                    self._make_room(error)
+                    await trio.sleep(_RETRY)
+                else:
+                    connections.start_soon(self._serve_connection, stream)
+
+    def _make_room(self, error: OSError) -> None:
+        """Ends the connections that have been idle for longest: their clients can come again."""
+        now = trio.current_time()
+        if now >= self._complains_again:
+            self._complains_again = now + _COMPLAINT
+            connections = len(self._connections)
+            _log.warning("connections_exhausted", reason=str(error), connections=connections)
+        idle = {
+            connection: since
+            for connection in self._connections
+            if (since := connection.idle_since) is not None and since <= now - _LEAST_IDLE
+        }
+        for connection in heapq.nsmallest(_ROOM, idle, key=idle.__getitem__):
+            connection.abort()
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
         connection = Connection(self._http, stream)
@@ -115,8 +167,9 @@ class _Server:
         await self._http.context.terminated.set()
         for connection in tuple(self._connections):
             connection.drain()
-        with trio.move_on_after(self._config.drain_timeout):
-            await self._first_of_gone_or_at_once()
+        if not self._service.engine.stopped:
+            with trio.move_on_after(self._config.drain_timeout):
+                await self._first_of_gone_or_at_once()
         self._service.engine.stop()
         with trio.move_on_after(_FAREWELL):
             await self._wait_all_gone()
@@ -125,12 +178,12 @@ class _Server:
 
     async def _first_of_gone_or_at_once(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_after_at_once, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_after, self._shutdown.at_once, nursery.cancel_scope)
             await self._wait_all_gone()
             nursery.cancel_scope.cancel()
 
-    async def _cancel_after_at_once(self, scope: trio.CancelScope) -> None:
-        await self._shutdown.at_once.wait()
+    async def _cancel_after(self, event: trio.Event, scope: trio.CancelScope) -> None:
+        await event.wait()
         scope.cancel()
 
     async def _wait_all_gone(self) -> None:

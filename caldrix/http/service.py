@@ -10,6 +10,7 @@ from attrs import define, field
 
 from caldrix.engine.engine import Engine
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.http.telemetry import Telemetry
 from caldrix.text.template import ChatTemplate
 from caldrix.text.tokenizer import Tokenizer
 
@@ -26,6 +27,7 @@ class Service:
     template: ChatTemplate | None
     vocab_size: int
     """Token ids the model takes: 0 to ``vocab_size`` - 1."""
+    telemetry: Telemetry
     sampling: SamplingSettings = field(factory=SamplingSettings)
     """What a request that sets nothing is sampled with."""
     text_threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4))

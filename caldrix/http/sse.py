@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 
 CONTENT_TYPE = "text/event-stream"
+COMMENT = b": keep-alive\n\n"
+"""Bytes that keep a connection in use; to a reader of events they are nothing."""
 
 # What the standard's parser takes for an end of line; str.splitlines knows more of them.
 _LINE_END = re.compile("\r\n|\r|\n")

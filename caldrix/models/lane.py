@@ -33,6 +33,10 @@ class LaneError(CaldrixError):
     """The lane failed while computing a step; the rows of that step hold nothing usable."""
 
 
+class LaneLost(LaneError):
+    """The lane computes nothing any more: its device or its memory is gone."""
+
+
 @frozen
 class LaneOptions:
     """What a model is compiled for."""
@@ -49,6 +53,8 @@ class LaneOptions:
     """How keys and values are kept: auto (the lane's own choice), f16, f32."""
     weight_budget: int | None = None
     """Bytes of weights that may stay in memory; None is no limit."""
+    reserved: int = 0
+    """Bytes of this machine's memory that others were promised and have not taken yet."""
     progress: Progress = SILENT
     """Told about kernels being compiled."""
 
@@ -88,11 +94,41 @@ class Executor(Protocol):
         """Token ids are 0 to ``vocab_size`` - 1; a slice with another has no meaning."""
         ...
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one row's state takes when its context is full."""
+        ...
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether a token's logits are the same bits however its row came to hold what it holds.
+
+        Alone or in company, in one slice or many, computed or copied. Only then can rows be reused
+        and drafts verified without a change of the answer.
+        """
+        ...
+
     def step(self, slices: Sequence[Slice]) -> Float32:
         """Computes the slices, each of a row of its own.
 
         Returns the wanted logits, ``[sum of wanted, vocab_size]`` float32, in the order of the
-        slices; the array is the caller's until the next step. Raises LaneError.
+        slices; the array is the caller's until the next step. Raises LaneError, and LaneLost where
+        no step can follow.
+        """
+        ...
+
+    def resumable(self, row: int, length: int) -> int:
+        """The most of the row's first ``length`` positions that a slice can go on from.
+
+        It is less than ``length``, often 0, where the row no longer holds what a layer would look
+        back at: a window that moved on, a state that was not kept.
+        """
+        ...
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Makes ``target`` hold the first ``length`` positions of ``source``.
+
+        ``length`` is at most what is `resumable`. Raises LaneError.
         """
         ...
 
@@ -101,6 +137,11 @@ class Lane(Protocol):
     """A backend on a device."""
 
     name: str
+
+    @property
+    def verifies_drafts(self) -> bool:
+        """Whether several tokens of a row computed at once give the logits of one at a time."""
+        ...
 
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions

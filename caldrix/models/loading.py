@@ -34,6 +34,14 @@ class TextModel:
     context: int
     """Positions a row holds: prompt and answer together."""
     rows: int
+    """Requests computed at the same time."""
+    prefix_rows: int = 0
+    """Rows beside those, for prefixes that prompts share."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of all rows' states, when they are full."""
+        return (self.rows + self.prefix_rows) * self.executor.row_bytes
 
 
 @contextmanager
@@ -43,27 +51,32 @@ def load_model(
     lane: Lane,
     context: int | None = None,
     rows: int = 1,
+    prefix_rows: int = 0,
     threads: int | None = None,
     dtype: str = "auto",
     kv_dtype: str = "auto",
     weight_budget: int | None = None,
+    longest: int = DEFAULT_CONTEXT,
+    reserved: int = 0,
     progress: Progress = SILENT,
 ) -> Iterator[TextModel]:
     """The model of a checkpoint, running on a lane while the block lasts.
 
-    What the options mean is said in `LaneOptions`; ``progress`` is told nothing once the block is
+    What the options mean is said in `LaneOptions`; without a ``context`` it is the one that the
+    model was trained for, up to ``longest``. ``progress`` is told nothing once the block is
     entered. Raises a Refusal that names what is wrong with the files or the options.
     """
     with open_checkpoint(path) as checkpoint:
         bound = bind(checkpoint)
         tokenizer, template = read_text(checkpoint)
         options = LaneOptions(
-            context=_context(bound.program, context),
-            rows=rows,
+            context=_context(bound.program, context, longest),
+            rows=rows + prefix_rows,
             threads=threads,
             dtype=dtype,
             kv_dtype=kv_dtype,
             weight_budget=weight_budget,
+            reserved=reserved,
             progress=progress,
         )
         with lane.compile(bound.program, bound.weights, options) as executor:
@@ -74,6 +87,7 @@ def load_model(
                 executor=executor,
                 context=options.context,
                 rows=rows,
+                prefix_rows=prefix_rows,
             )
 
 
@@ -91,9 +105,9 @@ def read_text(checkpoint: AnyCheckpoint) -> tuple[Tokenizer, ChatTemplate | None
     return tokenizer, template
 
 
-def _context(program: Program, asked: int | None) -> int:
+def _context(program: Program, asked: int | None, longest: int) -> int:
     if asked is None:
-        return min(program.max_context, DEFAULT_CONTEXT)
+        return min(program.max_context, longest)
     if asked > program.max_context:
         raise UnsupportedModel(
             f"a context of {asked} tokens was asked for, and the model was trained for "

@@ -47,6 +47,15 @@ class _Vocabulary:
     size: int
 
 
+@frozen
+class Difference:
+    """An id that stands for different tokens in two vocabularies."""
+
+    token_id: int
+    here: str
+    there: str
+
+
 class Tokenizer:
     """A model's tokenizer. Immutable, and safe to use from several threads."""
 
@@ -188,6 +197,17 @@ class Tokenizer:
         if self._piece_bytes is not None and self._piece_bytes.strips_leading_space:
             return text.removeprefix(" ")
         return text
+
+    def first_difference(self, other: Tokenizer) -> Difference | None:
+        """The first id that is one token here and another one there; None if there is none.
+
+        An id that one of them lacks is no difference: files of one vocabulary are filled up with
+        unused tokens in different ways.
+        """
+        for token_id in sorted(self._pieces.keys() & other._pieces.keys()):
+            if self._pieces[token_id] != other._pieces[token_id]:
+                return Difference(token_id, self._pieces[token_id], other._pieces[token_id])
+        return None
 
     def _written_bytes(self, token_id: int) -> bytes:
         if self._piece_bytes is None:

@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 
 import attrs
 import httpx2
@@ -23,6 +24,7 @@ from caldrix_conformance.contracts import discovery_of
 from caldrix_conformance.errors import SuiteError
 from caldrix_conformance.fingerprint import Recognizer
 from caldrix_conformance.goldens import Golden, orphans
+from caldrix_conformance.judged import judges_none, remember
 from caldrix_conformance.marks import (
     CAPTURED_MARK,
     MARK,
@@ -154,6 +156,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         stack.close()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a module that judges nothing of what the person asked for."""
+    run = config.stash[_RUN]
+    # Goldens are written by the whole suite: what no case uses any more shows only there.
+    if not run.only or config.getoption("--write-goldens"):
+        return None
+    return judges_none(collection_path, run.in_scope) or None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Hold each case against the spec, and leave out what the person didn't ask for."""
@@ -170,6 +181,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             selected.append(item)
     run.declared = frozenset(declared)
     names = _goldens(items)
+    # One that is named by its node comes without the others of its module.
+    if not any("::" in argument for argument in config.args):
+        remember(items)
     # The goldens of a module that can't be imported would pass for orphans.
     if not run.ledger.faults and (config.getoption("--write-goldens") or not run.only):
         run.ledger.faults.extend(orphans(run.spec.contract, names))

@@ -14,6 +14,7 @@ class ProgressBar:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._on_a_terminal = console.is_terminal
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -21,7 +22,7 @@ class ProgressBar:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self._on_a_terminal,
         )
         self._task = self._bar.add_task("cases")
         self._total = self._done = 0
@@ -37,7 +38,7 @@ class ProgressBar:
         self._done += 1
         self._bar.advance(self._task)
         tenth = self._done * _LINES // self._total
-        if not self._console.is_terminal and tenth > (self._done - 1) * _LINES // self._total:
+        if not self._on_a_terminal and tenth > (self._done - 1) * _LINES // self._total:
             self._console.print(f"{self._done} of {self._total} cases done", highlight=False)
 
     def pytest_unconfigure(self) -> None:

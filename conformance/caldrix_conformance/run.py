@@ -23,7 +23,7 @@ from caldrix_conformance.target import Target
 from caldrix_conformance.verdicts import Report
 
 # What a person's shell may set for their own test runs, and would change ours.
-_PYTEST_VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+_PYTEST_VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_XDIST_WORKER")
 
 
 def run(settings: Settings) -> int:
@@ -95,6 +95,10 @@ class _ReportKeeper:
 
     report: Report | None = None
 
+    def pytest_configure(self, config: pytest.Config) -> None:
+        # Pytest's own ways to show a failure parse its source, for a terminal that isn't there.
+        config.option.tbstyle = "native"
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus != pytest.ExitCode.USAGE_ERROR:
@@ -116,7 +120,7 @@ def _arguments(settings: Settings) -> list[str]:
         # Every check says itself what it saw, so nothing is rewritten, nor cached beside the cases.
         "--assert=plain",
         "--disable-plugin-autoload",
-        *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:capture"),
+        *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:capture", "-p", "no:logging"),
         # A leak of the suite's is for its own tests to find, not for the person who runs it.
         *("-p", "no:unraisableexception", "-p", "no:threadexception"),
         f"--target={settings.url}",

@@ -9,13 +9,8 @@ HTTP and the clients have taken their share of the same processors. Run nothing 
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import httpx2
@@ -31,13 +26,12 @@ from caldrix.errors import Refusal
 from caldrix.models.lane import LaneOptions, find_lane
 from caldrix.weights.names import DEFAULT_MODEL, resolve
 from tests.benchmarks.script import run_script
+from tests.benchmarks.server import serve, served_model
 from tests.benchmarks.stream_clients import Address, Decoding, decode
 
-_ADDRESS = re.compile(r"^\s*address\s+(http://\S+)/v1$")
 _QUESTION = "Write a long story about a lighthouse."
 _SETTLE = 0.1
 """Seconds after which no worker thread of either side spins any more."""
-_DRAIN = 30.0
 
 
 @frozen
@@ -83,7 +77,7 @@ def http(
     flags = [f"--max-batch={clients}", f"--backend={backend}", f"--threads={threads or 'auto'}"]
     with TerminalProgress() as progress:
         path = resolve(DEFAULT_MODEL, progress).path
-    with _serve(flags) as url:
+    with serve(flags) as url:
         body = _body(url, tokens)
         depth = _prompt_tokens(url, body)
         options = LaneOptions(context=depth + tokens, rows=clients, threads=threads)
@@ -139,26 +133,6 @@ def _print(measured: Mapping[int, Sequence[Ratio]], depth: int, tokens: int) -> 
     console.print(table)
 
 
-@contextmanager
-def _serve(flags: Sequence[str]) -> Iterator[str]:
-    """`caldrix serve` on a free port, as a process of its own; the value is its address."""
-    command = Path(sys.executable).with_name("caldrix")
-    process = subprocess.Popen(
-        [command, "serve", DEFAULT_MODEL, "--port=0", *flags], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        matches = (_ADDRESS.match(line) for line in process.stdout)
-        url = next((match[1] for match in matches if match), None)
-        if url is None:
-            raise Refusal("the server ended before it was ready; it has said why")
-        yield url
-    finally:
-        process.terminate()
-        process.wait(_DRAIN)
-        process.stdout.close()
-
-
 def _address(url: str) -> Address:
     parsed = httpx2.URL(url)
     assert parsed.port is not None
@@ -167,9 +141,8 @@ def _address(url: str) -> Address:
 
 def _body(url: str, tokens: int) -> dict[str, object]:
     """A request for a long answer."""
-    (model,) = httpx2.get(f"{url}/v1/models", trust_env=False).json()["data"]
     return {
-        "model": model["id"],
+        "model": served_model(url),
         "messages": [{"role": "user", "content": _QUESTION}],
         "max_tokens": tokens,
         "ignore_eos": True,

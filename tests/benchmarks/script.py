@@ -10,12 +10,15 @@ from cyclopts import App
 from caldrix.errors import CaldrixError, Refusal
 
 
-def run_script(command: Callable[..., None], name: str) -> None:
-    """Runs the command with the arguments that the process was started with."""
+def run_script(command: Callable[..., int | None], name: str) -> None:
+    """Runs the command with the arguments that the process was started with.
+
+    What it returns is the exit status.
+    """
     app = App(name=name, version_flags=[])
     app.default(command)
     try:
-        app(result_action="return_value")
+        sys.exit(app(result_action="return_value"))
     except (CaldrixError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, Refusal) else 1)

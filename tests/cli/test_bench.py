@@ -18,6 +18,7 @@ from caldrix.cli.main import execute
 from caldrix.models.lane import LaneOptions, Slice, find_lane
 from caldrix.weights.tensor import Float32
 from tests.references import tiny
+from tests.support.never_reused import NeverReused
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_started_model_goes_on_where_its_prompt_ended(checkpoint: Path) -> Non
     np.testing.assert_allclose(decoded, expected[30:], rtol=1e-4, atol=1e-5)
 
 
-class Recorder:
+class Recorder(NeverReused):
     """An executor whose logits are a token's id, that remembers what it was given."""
 
     vocab_size = 1

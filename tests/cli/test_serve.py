@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,6 +102,67 @@ def test_two_interrupts_end_it_at_once(model: Path) -> None:
         assert ended(process)[0] == 0
 
 
+def test_the_engines_end_ends_the_process_with_a_status_and_a_line(tmp_path: Path) -> None:
+    lost = tmp_path / "lost.gguf"
+    lost.write_bytes(b"GGUF")
+    with serve(lost, "--log-format", "json") as (process, address):
+        body = {"model": "lost", "prompt": "hi"}
+        failed = httpx2.post(f"{address}/v1/completions", json=body, trust_env=False)
+        assert failed.status_code == 500
+        health = httpx2.get(f"{address}/healthz", trust_env=False)
+        assert health.status_code == 503
+        assert "the engine has failed" in health.json()["error"]["message"]
+        status, errors = ended(process)
+    *logged, last = errors.splitlines()
+    assert (status, last) == (
+        1,
+        "caldrix: the engine failed for good, so the server has ended; its log says why",
+    )
+    assert "engine_ended" in [json.loads(line)["event"] for line in logged]
+
+
+def test_sigterm_ends_with_status_0_though_requests_wait(model: Path) -> None:
+    with serve(model, "--drain-timeout", "0.3") as (process, address):
+        whole = {**STREAM, "stream": False}
+        with (
+            ThreadPoolExecutor(1) as thread,
+            httpx2.stream(
+                "POST", f"{address}/v1/completions", json=STREAM, trust_env=False
+            ) as response,
+        ):
+            next(response.iter_lines())
+            waits = thread.submit(
+                httpx2.post, f"{address}/v1/completions", json=whole, trust_env=False
+            )
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            assert waits.result(timeout=5).status_code == 503
+        status, errors = ended(process)
+    assert (status, errors.count("Traceback")) == (0, 0)
+
+
+def test_requests_are_logged_and_can_be_run_again(model: Path) -> None:
+    body = {"model": "m", "prompt": "hi", "max_tokens": 3}
+    with serve(model, "--replay-ring", "2", "--log-format", "json") as (process, address):
+        answer = httpx2.post(f"{address}/v1/completions", json=body, trust_env=False).json()
+        replay = httpx2.post(f"{address}/debug/replay/{answer['id']}", trust_env=False).json()
+        assert (replay["same"], replay["tokens"]) == (True, 3)
+        process.send_signal(signal.SIGTERM)
+        _, errors = ended(process)
+    request, replayed, _ = [json.loads(line) for line in errors.splitlines()]
+    assert (request["event"], request["level"], request["id"]) == ("request", "info", answer["id"])
+    assert (request["status"], request["completion_tokens"]) == (200, 3)
+    assert (replayed["event"], replayed["id"]) == ("replayed", answer["id"])
+
+
+def test_less_can_be_logged(model: Path) -> None:
+    body = {"model": "m", "prompt": "hi", "max_tokens": 3}
+    with serve(model, "--log-level", "warning") as (process, address):
+        assert httpx2.post(f"{address}/v1/completions", json=body, trust_env=False).is_success
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == (0, "")
+
+
 def refused(*arguments: str) -> str:
     with pytest.raises(Refusal) as caught:
         App(default_command=command.serve)(arguments, exit_on_error=False, print_error=False)
@@ -114,6 +177,7 @@ def refused(*arguments: str) -> str:
         (["--seed", "-2"], "--seed must be a non-negative integer, or -1, got -2"),
         (["--context", "1"], "--context must be a whole number of at least 2, got 1"),
         (["--queue-depth", "-1"], "--queue-depth must be a whole number of at least 0, got -1"),
+        (["--replay-ring", "-1"], "--replay-ring must be a whole number of at least 0, got -1"),
         (["--threads", "0"], "--threads must be auto or a whole number of at least 1, got 0"),
         (
             ["--drain-timeout", "nan"],

@@ -6,8 +6,11 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 import trio
+import trio.testing
+from structlog.testing import capture_logs
 
 from caldrix.engine.engine import Engine, FinishReason, GenerationRequest, running_engine
 from caldrix.engine.errors import (
@@ -17,10 +20,13 @@ from caldrix.engine.errors import (
     QueueFull,
     UnknownToken,
 )
+from caldrix.models.lane import LaneLost, Slice
+from caldrix.weights.tensor import Float32
 from tests.support.scripted import ScriptedExecutor, endless, reply
 
 END = 9
 VOCAB = 10
+SPOILT = 8
 CONTEXT = 32
 
 
@@ -174,6 +180,81 @@ def test_a_failed_step_fails_its_requests_alone() -> None:
                 with pytest.raises(EngineFailed):
                     await generation.__anext__()
             assert await collect(engine, request()) == ([3, 4], FinishReason.STOP)
+
+    run(test)
+
+
+def test_a_lane_that_is_lost_ends_the_engine_and_tells_everyone() -> None:
+    class LostExecutor(ScriptedExecutor):
+        def step(self, slices: Sequence[Slice]) -> Float32:
+            logits = super().step(slices)
+            if self.steps == 2:
+                raise LaneLost("the device is gone")
+            return logits
+
+    async def test() -> None:
+        executor = LostExecutor(endless(2), VOCAB)
+        async with (
+            engine_over(executor) as engine,
+            engine.submit(request()) as running,
+            engine.submit(request()) as waiting,
+        ):
+            assert await running.take() == [2]
+            with pytest.raises(EngineFailed):
+                await running.take()
+            with pytest.raises(EngineUnavailable):
+                await waiting.take()
+            assert (engine.failed, engine.stopped) == (True, True)
+            with pytest.raises(EngineUnavailable):
+                await collect(engine, request())
+        assert executor.steps == 2
+
+    with capture_logs() as logs:
+        run(test)
+    assert [entry["event"] for entry in logs] == ["engine_failed"]
+
+
+def test_logits_that_are_no_numbers_fail_the_request_they_are_for() -> None:
+    class SpoiltExecutor(ScriptedExecutor):
+        def step(self, slices: Sequence[Slice]) -> Float32:
+            logits = super().step(slices)
+            if any(SPOILT in item.tokens for item in slices):
+                # As sums do that the rows of a step have a part in.
+                logits[...] = np.nan
+            return logits
+
+    async def test() -> None:
+        executor = SpoiltExecutor(reply([3, 4], END), VOCAB)
+        outcomes: list[object] = []
+
+        async def ask(*prompt: int) -> None:
+            try:
+                outcomes.append((await collect(engine, request(*prompt)))[0])
+            except EngineFailed:
+                outcomes.append("failed")
+
+        executor.gate.clear()
+        async with engine_over(executor, rows=3) as engine, trio.open_nursery() as nursery:
+            for prompt in (1, SPOILT, 2):
+                nursery.start_soon(ask, prompt)
+            await trio.testing.wait_all_tasks_blocked()
+            executor.gate.set()
+        assert sorted(map(str, outcomes)) == ["[3, 4]", "[3, 4]", "failed"]
+
+    with capture_logs():
+        run(test)
+
+
+def test_a_stopped_engine_leaves_no_step_behind() -> None:
+    async def test() -> None:
+        executor = ScriptedExecutor(endless(2), VOCAB)
+        async with engine_over(executor) as engine, engine.submit(request()) as generation:
+            await generation.take()
+            engine.stop()
+            await engine.ended.wait()
+        steps = executor.steps
+        await trio.sleep(0.01)
+        assert executor.steps == steps
 
     run(test)
 

@@ -173,6 +173,48 @@ async def test_shutdown_lets_requests_end() -> None:
         await server.finished.wait()
 
 
+@trio_test
+async def test_shutdown_lets_those_have_their_turn_who_wait_or_still_send() -> None:
+    async with (
+        serving(never_ends()) as server,
+        connected(server) as running,
+        connected(server) as waiting,
+        connected(server) as sending,
+    ):
+        request = post({**REQUEST, "max_tokens": 2})
+        await running.send(post({**STREAM, "max_tokens": 1000}))
+        await until_busy(server, running=1)
+        await waiting.send(request)
+        await until_busy(server, running=1, waiting=1)
+        await sending.send(request[:-5])
+        await trio.sleep(0.02)
+        server.shutdown.request()
+        await sending.send(request[-5:])
+        for wire in (waiting, sending):
+            answer = await wire.answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            assert await wire.rest() == b""
+        assert (await running.rest()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        with trio.fail_after(1):
+            await server.finished.wait()
+
+
+@trio_test
+async def test_shutdown_answers_what_is_at_hand_and_not_what_was_sent_ahead() -> None:
+    executor = closed_gate()
+    async with serving(executor) as server, connected(server) as wire:
+        await wire.send(post({**REQUEST, "max_tokens": 2}) * 3)
+        await until_busy(server, running=1)
+        server.shutdown.request()
+        await trio.sleep(0.02)
+        executor.gate.set()
+        answer = await wire.answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert await wire.rest() == b""
+        with trio.fail_after(1):
+            await server.finished.wait()
+
+
 async def refuses_connections(server: Running) -> bool:
     for _ in range(200):
         try:

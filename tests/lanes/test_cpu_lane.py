@@ -44,8 +44,10 @@ def test_kernels_can_be_named(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     lane = CpuLane()
     assert lane.describe()["kernels"] == name
     model = random_model("llama", "F32")
+    assert lane.verifies_drafts == (name != "numpy")
     with lane.compile(model.program, model.weights, LaneOptions(context=8)) as executor:
         assert isinstance(executor, NumpyExecutor if name == "numpy" else TapeExecutor)
+        assert executor.reproducible == lane.verifies_drafts
 
 
 def test_unknown_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

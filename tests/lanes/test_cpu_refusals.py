@@ -10,8 +10,11 @@ import pytest
 from caldrix.models.decoder import Attention, Dimensions, pre_norm_decoder
 from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.rope import base_frequencies
+from caldrix_cpu import compiled, numpy_executor
 from caldrix_cpu.lane import KERNELS_VARIABLE, CpuLane
 from caldrix_cpu.memory import Needs, available_memory, float32_needs, require_memory
+from tests.support.compiled import BEST
+from tests.support.random_models import random_model
 
 GIB = 2**30
 DIMS = Dimensions(
@@ -33,8 +36,9 @@ def refusal(needed: Needs, options: LaneOptions, available: int, **remedy: str) 
 
 def test_what_a_program_takes_in_float32() -> None:
     layer = 1024 * (1024 + 2 * 512) + 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
-    assert Needs(4 * (16 * layer + 32_000 * 1024 + 1024), 64 * 1024) == NEEDS
-    assert float32_needs(PROGRAM, rows=3).kv_each_position == 3 * 64 * 1024
+    assert NEEDS.weights == 4 * (16 * layer + 32_000 * 1024 + 1024)
+    assert NEEDS.caches(10) == 10 * 64 * 1024
+    assert float32_needs(PROGRAM, rows=3).caches(10) == 3 * 10 * 64 * 1024
 
 
 def test_weights_that_do_not_fit() -> None:
@@ -42,32 +46,78 @@ def test_weights_that_do_not_fit() -> None:
         "the model's weights take 1.1 GiB in float32, and 0.5 GiB of memory are available; "
         "choose a smaller model"
     )
-    packed = Needs(3 * GIB, 1024, weights_kept="packed as q8_0")
-    assert refusal(packed, LaneOptions(context=10), GIB, remedy="try --dtype q4_1") == (
-        "the model's weights take 3.0 GiB packed as q8_0, and 1.0 GiB of memory are available; "
-        "try --dtype q4_1"
-    )
+    for kept, told in (("packed as q8_0", "3.0 GiB packed as q8_0"), ("", "3.0 GiB")):
+        packed = Needs(3 * GIB, lambda context: 1024 * context, kept)
+        assert refusal(packed, LaneOptions(context=10), GIB, remedy="try --dtype q4_1") == (
+            f"the model's weights take {told}, and 1.0 GiB of memory are available; "
+            "try --dtype q4_1"
+        )
 
 
-@pytest.mark.parametrize("needed", [NEEDS, Needs(GIB, 64 * 1024, kv_fixed=GIB // 4)])
-def test_a_context_that_does_not_fit_names_the_one_that_does(needed: Needs) -> None:
-    message = refusal(needed, LaneOptions(context=131_072), 2 * GIB)
-    (number,) = re.findall(r"; --context (\d+) fits$", message)
-    fitting = int(number)
-    require_memory(needed, LaneOptions(context=fitting), 2 * GIB)
-    refusal(needed, LaneOptions(context=fitting + 1), 2 * GIB)
+@pytest.mark.parametrize(
+    ("rows", "beginning", "end"),
+    [
+        (1, "a context of 100 tokens takes 1.5 GiB", ""),
+        (
+            3,
+            "a context of 100 tokens in 3 rows takes 1.5 GiB",
+            ", and fewer rows (--max-batch, --prefix-rows) take less",
+        ),
+    ],
+)
+def test_caches_that_do_not_fit(rows: int, beginning: str, end: str) -> None:
+    options = LaneOptions(context=100, rows=rows)
+    needed = Needs(GIB, lambda context: min(context, 50) * GIB // 50 + context * GIB // 200)
+    for left, remedy in (
+        (GIB + GIB // 4, "--context 50 fits"),
+        # Where the windowed layers, too, would keep every position.
+        (GIB // 2, "--context 20 fits"),
+        (GIB // 50, "choose a smaller model"),
+    ):
+        message = refusal(needed, options, GIB + left)
+        assert message.startswith(f"{beginning} beside the model's 1.0 GiB, and ")
+        assert message.endswith(f" GiB of memory are available; {remedy}{end}")
 
 
-def test_no_context_is_named_where_none_fits() -> None:
-    options = LaneOptions(context=100)
-    assert refusal(Needs(GIB, 1024), options, GIB + 1500).endswith("; choose a smaller model")
-    windows = Needs(GIB, 0, kv_fixed=GIB)
-    assert refusal(windows, options, GIB + 1500).endswith(
-        "; ask for a far smaller --context, or choose a smaller model"
-    )
-    assert refusal(windows, LaneOptions(context=100, rows=2), GIB + 1500).endswith(
-        ", and a smaller --max-batch takes less"
-    )
+@pytest.mark.parametrize("fitting", [300, 5000])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("kernels", ["numpy", BEST.name])
+def test_the_context_that_fits_is_named(
+    kernels: str, family: str, fitting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the needs of a real model: at 300 positions a windowed layer, too, keeps them all."""
+    module = numpy_executor if kernels == "numpy" else compiled
+    asked: list[Needs] = []
+
+    def require(needed: Needs, options: LaneOptions, available: int | None) -> None:
+        asked.append(needed)
+        available = needed.weights + needed.caches(fitting)
+        require_memory(needed, options, available)
+
+    monkeypatch.setattr(module, "require_memory", require)
+    monkeypatch.setenv(KERNELS_VARIABLE, kernels)
+    model, lane, rows = random_model(family, "F32"), CpuLane(), 1 if kernels == "numpy" else 3
+
+    def open_with(context: int) -> None:
+        options = LaneOptions(context=context, rows=rows, threads=1)
+        with lane.compile(model.program, model.weights, options) as executor:
+            assert asked[-1].caches(context) == rows * executor.row_bytes
+
+    with pytest.raises(LaneUnavailable) as refused:
+        open_with(100_000)
+    (number,) = re.findall(r"; --context (\d+) fits", str(refused.value))
+    # Compiled kernels keep whole segments of 128 positions.
+    assert int(number) == (fitting if kernels == "numpy" else -(-fitting // 128) * 128)
+    open_with(int(number))
+    with pytest.raises(LaneUnavailable, match=f"; --context {number} fits"):
+        open_with(int(number) + 1)
+
+
+def test_what_others_were_promised_is_not_available() -> None:
+    options = LaneOptions(context=10, reserved=GIB)
+    require_memory(NEEDS, options, 3 * GIB)
+    assert "1.0 GiB of memory are available" in refusal(NEEDS, options, 2 * GIB)
+    assert "0.0 GiB of memory are available" in refusal(NEEDS, options, GIB // 2)
 
 
 def test_a_system_that_does_not_say_is_trusted() -> None:
@@ -153,5 +203,5 @@ def test_company_is_refused_where_it_would_change_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(KERNELS_VARIABLE, "numpy")
-    with pytest.raises(LaneUnavailable, match="--max-batch 1"):
+    with pytest.raises(LaneUnavailable, match="--max-batch 1 and no --prefix-rows"):
         CpuLane().compile(PROGRAM, {}, LaneOptions(context=10, rows=2))

@@ -173,6 +173,8 @@ def test_what_is_no_number_is_never_packed_away(bad: float) -> None:
         [Slice(-1, 0, np.array([1]))],
         [Slice(2, 0, np.array([1]))],
         [Slice(0, -1, np.array([1]))],
+        [Slice(0, 1, np.array([1]))],
+        [Slice(0, 0, np.array([1]), wanted=-1)],
         [Slice(0, 0, np.array([1]), wanted=2)],
         [Slice(0, 0, np.array([VOCAB]))],
         [Slice(0, 0, np.array([-1, 1]))],

@@ -20,6 +20,10 @@ def test_each_lane_takes_its_own_devices() -> None:
     assert HostLane().choose(found) == [PROCESSOR]
 
 
+def test_only_amd_gpus_verify_drafts() -> None:
+    assert (HipLane().verifies_drafts, HostLane().verifies_drafts) == (True, False)
+
+
 def test_lanes_are_found_by_name_and_refuse_what_they_cannot_run() -> None:
     assert set(available_lanes()) >= {"cpu", "hip", "host"}
     b = ProgramBuilder("none", vocab_size=1, max_context=1)

@@ -29,6 +29,7 @@ from caldrix.engine.sampling import SamplingSettings
 from caldrix.http.config import ServerConfig
 from caldrix.http.server import Shutdown, serve
 from caldrix.http.service import Service
+from caldrix.http.telemetry import Telemetry
 from caldrix.models.lane import Executor, Slice, find_lane
 from caldrix.models.loading import load_model
 from caldrix.weights.names import DEFAULT_MODEL, resolve
@@ -50,6 +51,7 @@ from caldrix_conformance.fingerprint import (
 from caldrix_conformance.resources import goldens_directory
 from caldrix_conformance.target import Target
 from caldrix_cpu.lane import KERNELS_VARIABLE
+from tests.support.never_reused import NeverReused
 
 CONTRACT = "caldrix"
 CONTEXT = 1024
@@ -62,7 +64,7 @@ class Unconfirmed(Exception):
 
 
 @frozen(eq=False)
-class Watched:
+class Watched(NeverReused):
     """An executor that keeps how far apart the two best logits of each step were."""
 
     executor: Executor
@@ -172,6 +174,7 @@ async def serving(served_name: str, path: Path) -> AsyncIterator[tuple[str, list
                 tokenizer=model.tokenizer,
                 template=model.template,
                 vocab_size=model.program.vocab_size,
+                telemetry=Telemetry(lane="cpu"),
                 sampling=SamplingSettings(),
             )
 

@@ -1,6 +1,7 @@
 """`caldrix serve` on a scripted model, to be run as a process of its own and sent signals.
 
-python -m tests.support.scripted_process FLAG... : the command's own flags.
+python -m tests.support.scripted_process FLAG... : the command's own flags. A model whose file is
+called lost.gguf loses its device at its first step.
 """
 
 from __future__ import annotations
@@ -11,19 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from cyclopts import App
-
-from caldrix.cli.serve import serve
+from caldrix.cli.main import execute
 from caldrix.models.loading import TextModel
 from caldrix.models.program import ProgramBuilder
 from caldrix.text.template import ChatTemplate
 from tests.support import miniature
+from tests.support.losing import loses_its_device
 from tests.support.serving import never_ends
 
 
 @contextmanager
 def scripted_model(
-    path: Path, *, context: int | None, rows: int, **options: object
+    path: Path, *, context: int | None, rows: int = 1, **options: object
 ) -> Iterator[TextModel]:
     """Stands in for load_model: a model that never ends."""
     vocab_size = miniature.tokenizer().vocab_size
@@ -32,7 +32,7 @@ def scripted_model(
         tokenizer=miniature.tokenizer(),
         template=ChatTemplate(miniature.CHATML, "", miniature.END),
         program=builder.logits(builder.embed("embedding", 1), "embedding"),
-        executor=never_ends(),
+        executor=loses_its_device(at_once=True) if path.stem == "lost" else never_ends(),
         context=10**6 if context is None else context,
         rows=rows,
     )
@@ -40,4 +40,4 @@ def scripted_model(
 
 if __name__ == "__main__":
     with mock.patch("caldrix.cli.serve.load_model", scripted_model):
-        sys.exit(App(default_command=serve)(result_action="return_value"))
+        sys.exit(execute(["serve", *sys.argv[1:]]))

@@ -14,10 +14,13 @@ from attrs import frozen
 from caldrix.engine.engine import Engine, running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.http.config import ServerConfig
+from caldrix.http.replay import ReplayRing
 from caldrix.http.server import Shutdown, serve
 from caldrix.http.service import Service
+from caldrix.http.telemetry import Telemetry
 from caldrix.models.lane import Executor
 from caldrix.text.template import ChatTemplate
+from caldrix.text.tokenizer import Tokenizer
 from tests.support import miniature
 from tests.support.scripted import Script, ScriptedExecutor, endless, reply
 
@@ -92,14 +95,21 @@ async def serving(
     *,
     template: str | None = miniature.CHATML,
     context: int = 4096,
+    tokenizer: Tokenizer | None = None,
     rows: int = 1,
+    prefix_rows: int = 0,
     queue_depth: int = 64,
     sampling: SamplingSettings | None = None,
     config: ServerConfig | None = None,
+    replay_ring: int = 0,
 ) -> AsyncIterator[Running]:
-    """A server on a free port for as long as the block lasts."""
-    tokenizer = miniature.tokenizer()
+    """A server on a free port for as long as the block lasts.
+
+    The tokenizer is the miniature one if none is given.
+    """
+    tokenizer = tokenizer or miniature.tokenizer()
     shutdown, finished = Shutdown(), trio.Event()
+    telemetry = Telemetry(lane="scripted", replay=ReplayRing(replay_ring) if replay_ring else None)
 
     async def run(task_status: trio.TaskStatus[list[str]]) -> None:
         await serve(
@@ -111,7 +121,14 @@ async def serving(
         finished.set()
 
     async with (
-        running_engine(executor, context=context, rows=rows, queue_depth=queue_depth) as engine,
+        running_engine(
+            executor,
+            context=context,
+            rows=rows,
+            prefix_rows=prefix_rows,
+            queue_depth=queue_depth,
+            observe_token=telemetry.metrics.time_per_output_token.observe,
+        ) as engine,
         trio.open_nursery() as nursery,
     ):
         service = Service(
@@ -120,6 +137,7 @@ async def serving(
             tokenizer=tokenizer,
             template=None if template is None else ChatTemplate(template, "", miniature.END),
             vocab_size=tokenizer.vocab_size,
+            telemetry=telemetry,
             sampling=sampling or SamplingSettings(),
         )
         (url,) = await nursery.start(run)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -98,6 +100,34 @@ async def connected(server: Running) -> AsyncIterator[Wire]:
     stream = await trio.open_tcp_stream(*server.address)
     async with stream:
         yield Wire(stream)
+
+
+@asynccontextmanager
+async def unharmed(server: Running) -> AsyncIterator[None]:
+    """Within the block clients do their worst; after it the server is as it was before."""
+    await _assert_serves(server)
+    before = _tasks()
+    yield
+    with trio.fail_after(5):
+        await _assert_serves(server)
+        await server.wait_rows_free()
+        while _tasks() > before:  # noqa: ASYNC110  # a task's end is no event
+            await trio.sleep(0.002)
+
+
+async def _assert_serves(server: Running) -> None:
+    assert (await server.client.get("/healthz")).text == "ok"
+    body = {"model": server.service.served_name, "prompt": "hi", "max_tokens": 1}
+    assert (await server.client.post(TEXT, json=body)).status_code == 200
+
+
+def _tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+def reset(wire: Wire) -> None:
+    """Has the connection end in a reset, and not in an orderly way, when it is closed."""
+    wire.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def sent_chunks(received: bytes) -> bytes:

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from caldrix.text.gguf_vocabulary import TokenType
 from caldrix.text.pieces import BYTE_ALPHABET
 from caldrix.text.template import ChatTemplate
 from caldrix.text.template_files import template_of_directory
-from caldrix.text.tokenizer import Tokenizer
+from caldrix.text.tokenizer import Difference, Tokenizer
 from caldrix.weights.gguf import open_gguf
 
 CAPTURED: list[dict[str, Any]] = json.loads(
@@ -52,6 +53,23 @@ def test_smollm2(smollm2_path: Path) -> None:
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert tokenizer.end_ids == {0, 2}
     assert tokenizer.vocab_size == 49152
+
+
+def test_vocabularies_are_told_apart(smollm2_path: Path, qwen3_tokenizer_dir: Path) -> None:
+    with open_gguf(smollm2_path) as checkpoint:
+        smollm2 = Tokenizer.from_gguf(checkpoint.metadata)
+        filled_up = dict(checkpoint.metadata)
+    qwen3 = Tokenizer.from_directory(qwen3_tokenizer_dir)
+    assert smollm2.first_difference(qwen3) == Difference(0, "<|endoftext|>", "!")
+    assert smollm2.first_difference(smollm2) is None
+    # The same vocabulary, with an unused token more.
+    for key, more in (("tokens", "[PAD49152]"), ("token_type", int(TokenType.UNUSED))):
+        name = f"tokenizer.ggml.{key}"
+        filled_up[name] = [*cast("Sequence[object]", filled_up[name]), more]
+    longer = Tokenizer.from_gguf(filled_up)
+    assert longer.vocab_size == smollm2.vocab_size + 1
+    assert smollm2.first_difference(longer) is None
+    assert longer.first_difference(smollm2) is None
 
 
 def test_gemma3(gemma3_path: Path) -> None:

@@ -25,7 +25,14 @@ async def create(service: Service, incoming: Incoming) -> Answer | EventStream:
     )
     if system_moved:
         service.note_system_moved()
-    return await answer(service, request, prompt, shape=CHAT, prompt_field=_PROMPT_FIELD)
+    return await answer(
+        service,
+        request,
+        prompt,
+        shape=CHAT,
+        prompt_field=_PROMPT_FIELD,
+        watch=incoming.watch,
+    )
 
 
 def _read(service: Service, incoming: Incoming) -> tuple[ChatRequest, tuple[int, ...], bool]:

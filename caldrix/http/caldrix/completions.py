@@ -21,7 +21,14 @@ async def create(service: Service, incoming: Incoming) -> Answer | EventStream:
     request, prompt = await trio.to_thread.run_sync(
         _read, service, incoming, limiter=service.text_threads
     )
-    return await answer(service, request, prompt, shape=TEXT, prompt_field=_PROMPT_FIELD)
+    return await answer(
+        service,
+        request,
+        prompt,
+        shape=TEXT,
+        prompt_field=_PROMPT_FIELD,
+        watch=incoming.watch,
+    )
 
 
 def _read(service: Service, incoming: Incoming) -> tuple[CompletionRequest, tuple[int, ...]]:

@@ -6,21 +6,22 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-import structlog
 from attrs import frozen
 
 from caldrix.engine.engine import GenerationRequest
 from caldrix.errors import CaldrixError
 from caldrix.http.caldrix.requests import AnswerFields
-from caldrix.http.caldrix.responses import Envelope, Shape, Usage
+from caldrix.http.caldrix.responses import Envelope, Shape
 from caldrix.http.encoding import encode_json
-from caldrix.http.errors import api_error, error_body, internal_error
+from caldrix.http.errors import api_error
 from caldrix.http.exchange import Answer, EventStream
 from caldrix.http.service import Service
 from caldrix.http.sse import encode_event
+from caldrix.http.watch import RequestWatch, TokenCounts
 from caldrix.text.assembler import TextAssembler
 
-_log = structlog.get_logger(__name__)
+_ID_HEADER = "x-request-id"
+"""Where the OpenAI SDK looks for it."""
 
 
 @frozen
@@ -36,7 +37,7 @@ class Ending:
     """The end of an answer, and the tokens that came since the last piece."""
 
     finish_reason: str
-    usage: Usage
+    counts: TokenCounts
     token_ids: tuple[int, ...]
 
 
@@ -51,16 +52,23 @@ async def answer(
     *,
     shape: Shape,
     prompt_field: str,
+    watch: RequestWatch,
 ) -> Answer | EventStream:
     """The answer to ``request``, whose ``prompt_field`` became ``prompt``.
 
-    Raises ApiError with the status of whatever went wrong; a stream raises it before its first
-    event, and sends it as its last event after that.
+    Raises ApiError with the status of whatever went wrong; the events of a stream do so, too.
     """
     envelope = Envelope(shape, service.next_number(), int(time.time()), service.served_name)
-    parts = _generate(service, request, prompt, prompt_field)
+    generation_request = GenerationRequest(
+        prompt,
+        max_tokens=request.most_tokens,
+        sampling=request.sampling(service.sampling),
+        end_tokens=frozenset() if request.ignore_eos else service.tokenizer.end_ids,
+    )
+    assembler = TextAssembler(service.tokenizer, request.stop)
+    parts = _generate(service, generation_request, assembler, prompt_field, envelope.id, watch)
     if request.stream:
-        return EventStream(_events(parts, envelope, request))
+        return EventStream(_events(parts, envelope, request, watch), {_ID_HEADER: envelope.id})
     return await _whole(parts, envelope, request)
 
 
@@ -76,31 +84,23 @@ async def _whole(parts: Parts, envelope: Envelope, request: AnswerFields) -> Ans
     # The last part is the only Ending; without one an error was raised.
     assert isinstance(part, Ending)
     ids = token_ids if request.return_token_ids else None
-    body = envelope.whole("".join(texts), part.finish_reason, part.usage, ids)
-    return Answer(encode_json(body))
+    body = envelope.whole("".join(texts), part.finish_reason, part.counts, ids)
+    return Answer(encode_json(body), headers={_ID_HEADER: envelope.id})
 
 
 async def _events(
-    parts: Parts, envelope: Envelope, request: AnswerFields
+    parts: Parts, envelope: Envelope, request: AnswerFields, watch: RequestWatch
 ) -> AsyncGenerator[bytes, None]:
-    begun = False
     encode = _encoder(envelope, request)
-    try:
-        async with aclosing(parts):
-            async for together in parts:
-                if together:
-                    yield b"".join(map(encode, together))
-                    begun = True
-        yield encode_event("[DONE]")
-    except CaldrixError as error:
-        if not begun:
-            raise
-        yield encode_event(error_body(api_error(error)))
-    except Exception:
-        if not begun:
-            raise
-        _log.exception("stream_failed")
-        yield encode_event(error_body(internal_error()))
+    async with aclosing(parts):
+        async for together in parts:
+            if together:
+                events = b"".join(map(encode, together))
+                if watch.finish_reason is not None:
+                    # Before it is sent: whoever has read it finds the record.
+                    watch.end(200)
+                yield events
+    yield encode_event("[DONE]")
 
 
 def _encoder(envelope: Envelope, request: AnswerFields) -> Callable[[Part], bytes]:
@@ -115,20 +115,22 @@ def _encoder(envelope: Envelope, request: AnswerFields) -> Callable[[Part], byte
             return encode_event(encode_json(envelope.chunk(part.text, None, ids)))
         event = encode_event(encode_json(envelope.chunk("", part.finish_reason, ids)))
         if request.include_usage:
-            event += encode_event(encode_json(envelope.usage_chunk(part.usage)))
+            event += encode_event(encode_json(envelope.usage_chunk(part.counts)))
         return event
 
     return encode
 
 
 async def _generate(
-    service: Service, request: AnswerFields, prompt: tuple[int, ...], prompt_field: str
+    service: Service,
+    request: GenerationRequest,
+    assembler: TextAssembler,
+    prompt_field: str,
+    answer_id: str,
+    watch: RequestWatch,
 ) -> Parts:
     """The answer's parts, pieces with text in them and last an ending, as many as are there."""
-    tokenizer = service.tokenizer
-    assembler = TextAssembler(tokenizer, request.stop)
     pending: list[int] = []
-    generated = 0
 
     def take_pending() -> tuple[int, ...]:
         taken = tuple(pending)
@@ -136,18 +138,12 @@ async def _generate(
         return taken
 
     try:
-        async with service.engine.submit(
-            GenerationRequest(
-                prompt,
-                max_tokens=request.most_tokens,
-                sampling=request.sampling(service.sampling),
-                end_tokens=frozenset() if request.ignore_eos else tokenizer.end_ids,
-            )
-        ) as generation:
+        async with service.engine.submit(request) as generation:
+            watch.begin(answer_id, request, generation)
             while not assembler.stopped and (tokens := await generation.take()):
                 pieces: list[Piece] = []
                 for token in tokens:
-                    generated += 1
+                    watch.tokens.append(token)
                     pending.append(token)
                     text = assembler.push(token)
                     if text:
@@ -164,4 +160,5 @@ async def _generate(
     else:
         assert generation.finish_reason is not None
         finish_reason = generation.finish_reason.value
-    yield [Ending(finish_reason, Usage(len(prompt), generated), take_pending())]
+    counts = watch.finish(finish_reason, ran_out=not assembler.stopped)
+    yield [Ending(finish_reason, counts, take_pending())]

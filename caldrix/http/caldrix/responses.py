@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from caldrix.http.encoding import encode_json
+from caldrix.http.records import Speculative
 from caldrix.http.sse import encode_event
+from caldrix.http.watch import TokenCounts
 
 Json = Mapping[str, object]
-
-
-@frozen
-class Usage:
-    """Tokens in and out."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    def to_json(self) -> Json:
-        """The ``usage`` object."""
-        return {
-            "completion_tokens": self.completion_tokens,
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.completion_tokens + self.prompt_tokens,
-        }
 
 
 @frozen
@@ -82,8 +68,13 @@ class Envelope:
     created: int
     model: str
 
+    @property
+    def id(self) -> str:
+        """The answer's id."""
+        return f"{self.shape.id_prefix}{self.number}"
+
     def whole(
-        self, text: str, finish_reason: str, usage: Usage, token_ids: Sequence[int] | None
+        self, text: str, finish_reason: str, counts: TokenCounts, token_ids: Sequence[int] | None
     ) -> Json:
         """The answer that is not streamed; ``token_ids`` of None leaves them out."""
         choice = {
@@ -95,7 +86,7 @@ class Envelope:
         return {
             **self._frame(self.shape.whole_object),
             "choices": [choice],
-            "usage": usage.to_json(),
+            "usage": _usage(counts),
         }
 
     def chunk(self, text: str, finish_reason: str | None, token_ids: Sequence[int] | None) -> Json:
@@ -117,21 +108,32 @@ class Envelope:
         before, _, after = event.partition(encode_json(_MARK))
         return TextEvent(before, after)
 
-    def usage_chunk(self, usage: Usage) -> Json:
+    def usage_chunk(self, counts: TokenCounts) -> Json:
         """The chunk after the last, for those who asked for it."""
         return {
             **self._frame(self.shape.chunk_object),
             "choices": [],
-            "usage": usage.to_json(),
+            "usage": _usage(counts),
         }
 
     def _frame(self, name: str) -> Json:
         return {
             "created": self.created,
-            "id": f"{self.shape.id_prefix}{self.number}",
+            "id": self.id,
             "model": self.model,
             "object": name,
         }
+
+
+def _usage(counts: TokenCounts) -> Json:
+    """The ``usage`` object."""
+    speculative = Speculative.of(counts)
+    return {
+        "completion_tokens": counts.completion,
+        "prompt_tokens": counts.prompt,
+        "total_tokens": counts.completion + counts.prompt,
+        **({} if speculative is None else {"speculative": asdict(speculative)}),
+    }
 
 
 def _optional_ids(token_ids: Sequence[int] | None) -> Json:

@@ -1,0 +1,92 @@
+"""What an executor's rows hold: where a slice can go on from, and how a row becomes a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caldrix.models.lane import LaneError, Slice
+from caldrix_cpu.kv_cache import Cache
+
+
+class Rows:
+    """The account of what was written to each row's caches.
+
+    Without ``reusable`` a row keeps something that is not in ``caches``: nothing is resumed.
+    """
+
+    def __init__(self, caches: Sequence[Cache], rows: int, *, reusable: bool) -> None:
+        self._caches = caches
+        self._reusable = reusable
+        self._held = [0] * rows
+        """Positions of the sequence that a row holds."""
+        self._reached = [0] * rows
+        """The end of the positions that a row's rings were written to since it last began."""
+        self._rings = {
+            (cache.layout.ring, cache.window)
+            for cache in caches
+            if cache.layout.windowed and cache.window is not None
+        }
+
+    def check(self, row: int, start: int) -> None:
+        """Raises LaneError if a slice of ``row`` can't begin at ``start``."""
+        self._check_row(row)
+        if not 0 <= start <= self._held[row]:
+            raise LaneError(
+                f"row {row} holds {self._held[row]} positions: it cannot go on from {start}"
+            )
+        ring = self._overwritten(row, start)
+        if ring is not None:
+            raise LaneError(
+                f"row {row} was computed up to position {self._reached[row]}, and a layer keeps "
+                f"{ring} positions: it cannot go on from {start}"
+            )
+
+    def begin(self, part: Slice) -> None:
+        """A slice is about to be written: until its `end`, its row holds nothing usable.
+
+        What it overwrites stays lost until the row begins anew.
+        """
+        end = part.start + len(part.tokens)
+        self._reached[part.row] = max(end, self._reached[part.row]) if part.start else end
+        self._held[part.row] = 0
+
+    def end(self, part: Slice) -> None:
+        """A slice is computed."""
+        self._held[part.row] = part.start + len(part.tokens)
+
+    def resumable(self, row: int, length: int) -> int:
+        """See `caldrix.models.lane.Executor`. Raises LaneError for a row that is not there."""
+        self._check_row(row)
+        # The further on, the less a window looks back at: either this is resumable or nothing.
+        most = min(length, self._held[row])
+        if not self._reusable or most <= 0 or self._overwritten(row, most) is not None:
+            return 0
+        return most
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """See `caldrix.models.lane.Executor`."""
+        self._check_row(target)
+        most = self.resumable(source, length)
+        if not 0 <= length <= most:
+            raise LaneError(
+                f"{length} positions of row {source} cannot be copied: a slice could go on from "
+                f"{most} of them"
+            )
+        if source == target:
+            return
+        self._held[target] = 0
+        for cache in self._caches:
+            cache.copy(source, target, length)
+        self._held[target], self._reached[target] = length, self._reached[source]
+
+    def _check_row(self, row: int) -> None:
+        if not 0 <= row < len(self._held):
+            raise LaneError(f"there is no row {row}: rows are 0 to {len(self._held) - 1}")
+
+    def _overwritten(self, row: int, start: int) -> int | None:
+        """The size of a ring where later positions overwrote what a query at ``start`` sees."""
+        reached = self._reached[row]
+        for ring, window in self._rings:
+            if start and reached - ring > max(0, start - window):
+                return ring
+        return None

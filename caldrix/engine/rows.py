@@ -1,0 +1,143 @@
+"""Which row holds what: rows at work, rows held for a next turn, and rows of shared prefixes.
+
+A row keeps what was computed in it after its request is done, until its place is needed. A new
+prompt goes on from the longest prefix that any row has in common with it, in that row itself or in
+a copy, which costs next to nothing beside computing it. Prefixes that several conversations begin
+with, a system prompt above all, can be kept in rows of their own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+from attrs import define, field
+
+from caldrix.models.lane import Executor
+
+LEAST_SHARED = 32
+"""Tokens below which a prefix is not worth a row of its own."""
+
+
+@define(eq=False)
+class Row:
+    """What a row holds: the first ``length`` of ``tokens``, of which ``prompt_tokens`` were asked.
+
+    ``tokens`` is the list of the sequence at work in it, which grows.
+    """
+
+    number: int
+    tokens: array[int] = field(factory=lambda: array("q"))
+    prompt_tokens: int = 0
+    length: int = 0
+    last_use: int = 0
+
+    def hold(self, tokens: array[int], prompt_tokens: int, length: int) -> None:
+        """Records that it holds the first ``length`` of ``tokens``."""
+        self.tokens, self.prompt_tokens, self.length = tokens, prompt_tokens, length
+
+
+class Rows:
+    """Gives rows to sequences and takes them back.
+
+    ``prefix_rows`` of the executor's rows, the last ones, are kept for shared prefixes.
+    """
+
+    def __init__(self, executor: Executor, working_rows: int, prefix_rows: int) -> None:
+        self._executor = executor
+        self._working = [Row(number) for number in range(working_rows)]
+        self._free = list(self._working)
+        self._prefixes = [Row(working_rows + number) for number in range(prefix_rows)]
+        self._clock = 0
+
+    @property
+    def free(self) -> int:
+        """How many rows a sequence could be given."""
+        return len(self._free)
+
+    @property
+    def at_work(self) -> int:
+        """How many rows sequences have."""
+        return len(self._working) - len(self._free)
+
+    @property
+    def reuses(self) -> bool:
+        """Whether what rows hold may be gone on from."""
+        return self._executor.reproducible
+
+    def take(self, tokens: array[int]) -> Row:
+        """A free row for a sequence of ``tokens``, its prompt so far; ``length`` are computed.
+
+        At least one token is left to compute, whose logits are wanted.
+        """
+        source, length = self._longest_prefix(tokens)
+        row = self._place(source, length)
+        if source is not None:
+            if source in self._working and length < source.prompt_tokens:
+                self._keep_prefix(source, length)
+            if source is not row:
+                self._executor.copy_row(source.number, row.number, length)
+            self._touch(source)
+        row.hold(tokens, len(tokens), length)
+        self._free.remove(row)
+        self._touch(row)
+        return row
+
+    def give_back(self, row: Row) -> None:
+        """Takes a row back; what it holds stays until its place is needed."""
+        self._free.append(row)
+        self._touch(row)
+
+    def _touch(self, row: Row) -> None:
+        self._clock += 1
+        row.last_use = self._clock
+
+    def _longest_prefix(self, tokens: array[int]) -> tuple[Row | None, int]:
+        """The row that has most in common with ``tokens``, and how much can be gone on from."""
+        if not self.reuses:
+            return None, 0
+        best, most = None, 0
+        for row in self._all():
+            shared = min(common_prefix(tokens, row.tokens), row.length, len(tokens) - 1)
+            if shared > most:
+                length = self._executor.resumable(row.number, shared)
+                if length > most:
+                    best, most = row, length
+        return best, most
+
+    def _place(self, source: Row | None, length: int) -> Row:
+        """The free row to work in: the source if most of it is used, or the least missed one."""
+        if source in self._free and 2 * length >= source.length:
+            return source
+        return _least_missed(self._free)
+
+    def _keep_prefix(self, source: Row, length: int) -> None:
+        """Keeps what two conversations have in common, unless a row already holds it."""
+        if length < LEAST_SHARED or not self._prefixes:
+            return
+        if any(common_prefix(source.tokens, kept.tokens) >= length for kept in self._prefixes):
+            return
+        row = _least_missed(self._prefixes)
+        self._executor.copy_row(source.number, row.number, length)
+        row.hold(source.tokens[:length], length, length)
+        self._touch(row)
+
+    def _all(self) -> Iterable[Row]:
+        # A kept prefix first: of equals, the one that stays where it is.
+        return (*self._prefixes, *self._working)
+
+
+def common_prefix(first: array[int], second: array[int]) -> int:
+    """How many tokens both begin with."""
+    length = min(len(first), len(second))
+    if not length:
+        return 0
+    differs = np.frombuffer(first, np.int64, length) != np.frombuffer(second, np.int64, length)
+    where = int(differs.argmax())
+    return where if differs[where] else length
+
+
+def _least_missed(rows: Iterable[Row]) -> Row:
+    """An empty row, or the one that was not used for longest."""
+    return min(rows, key=lambda row: (row.length > 0, row.last_use))

@@ -1,0 +1,115 @@
+"""A step: guesses where they are wanted, the lane, and what each sequence picks from its logits.
+
+The engine's thread alone calls it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as SequenceOf
+
+import attrs
+import structlog
+from attrs import frozen
+
+from caldrix.engine.sampling import UnusableLogits
+from caldrix.engine.scheduler import Work
+from caldrix.engine.sequence import Sequence
+from caldrix.engine.speculation.proposer import Guess
+from caldrix.engine.speculation.speculator import Speculator
+from caldrix.models.lane import Executor, LaneLost
+from caldrix.weights.tensor import Float32
+
+_log = structlog.get_logger(__name__)
+
+
+@frozen
+class Picked:
+    """Tokens that were picked; none where no logits were wanted."""
+
+    tokens: tuple[int, ...] = ()
+
+
+@frozen
+class Failed:
+    """The step failed on this sequence, whose row holds nothing usable now."""
+
+
+@frozen
+class Unclear:
+    """The step failed, and it may have been for another sequence. The row holds nothing usable."""
+
+
+Outcome = Picked | Failed | Unclear
+
+
+class Stepper:
+    """Computes steps over an executor, with guesses by ``speculator`` if there is one."""
+
+    def __init__(self, executor: Executor, speculator: Speculator | None) -> None:
+        self._executor = executor
+        self._speculator = speculator
+        self._guessed_for: Sequence | None = None
+        self._guess = Guess()
+        self._seconds = 0.0
+
+    def with_draft(self, work: SequenceOf[Work]) -> SequenceOf[Work]:
+        """The same step, and tokens that may follow if its one sequence decodes."""
+        self._guess = Guess()
+        if self._speculator is None or len(work) != 1:
+            return work
+        (item,) = work
+        sequence = item.sequence
+        if not sequence.speculates or sequence.isolated:
+            return work
+        if sequence is not self._guessed_for:
+            self._guessed_for = sequence
+            self._speculator.begin()
+        if not sequence.decoding:
+            self._speculator.read(sequence.tokens[: item.slice.start])
+            return work
+        most = sequence.limit - sequence.generated - 1
+        self._guess = self._speculator.guess(sequence.tokens, most)
+        draft = self._guess.tokens
+        return [attrs.evolve(item, slice=sequence.next_slice(1, draft), draft=draft)]
+
+    def compute(self, work: SequenceOf[Work]) -> list[Outcome]:
+        """Runs the step; an outcome for each part of it. Raises LaneLost."""
+        began = time.perf_counter()
+        try:
+            logits = self._executor.step([item.slice for item in work])
+        except LaneLost:
+            raise
+        except Exception:  # noqa: BLE001  # whatever broke, the next requests deserve their chance
+            _log.exception("step_failed", sequences=len(work))
+            return [_failure(work) for _ in work]
+        outcomes: list[Outcome] = []
+        first = 0
+        for item in work:
+            end = first + item.slice.wanted
+            outcomes.append(_pick(work, item, logits[first:end]))
+            first = end
+        self._seconds = time.perf_counter() - began
+        return outcomes
+
+    def learn(self, item: Work, accepted: int) -> None:
+        """Tells the speculator how the step went that its guess, perhaps an empty one, was in."""
+        sequence = item.sequence
+        if self._speculator is not None and sequence is self._guessed_for and not sequence.ended:
+            self._speculator.record(self._guess, accepted, self._seconds)
+
+
+def _pick(work: SequenceOf[Work], item: Work, logits: Float32) -> Outcome:
+    try:
+        return Picked(tuple(item.sequence.pick(logits, item.draft)))
+    except UnusableLogits:
+        _log.error("unusable_logits", sequences=len(work), position=item.slice.start)
+    except Exception:  # noqa: BLE001  # one sequence's settings must not end the others
+        _log.exception("pick_failed")
+        return Failed()
+    return _failure(work)
+
+
+def _failure(work: SequenceOf[Work]) -> Outcome:
+    """Alone it was the sequence's own fault; in company that is to be found out."""
+    return Failed() if len(work) == 1 else Unclear()

@@ -1,0 +1,123 @@
+"""A request while it is answered: what became of it, and the one moment at which it ends.
+
+A watch is opened when a request's head is there, goes along with it, and is reported when it ends,
+whatever ended it. The counts that it gives are those of the answer's usage, so a record, the
+metrics and the client never disagree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+from attrs import define, evolve, field, frozen
+
+from caldrix.engine.engine import Generation, GenerationRequest
+from caldrix.engine.sampling import SamplingSettings
+
+LEFT = 499
+"""The status of a request whose connection ended before its answer did; nginx has it so.
+
+Nobody is sent it: the client had left, or was cut off because it did not read its answer.
+"""
+
+
+@frozen
+class TokenCounts:
+    """The tokens of a request."""
+
+    prompt: int
+    completion: int
+    cached: int
+    """Tokens of the prompt that were not computed, as a row held them already."""
+    proposed: int
+    """Draft tokens that were guessed ahead."""
+    accepted: int
+    """Those of them that plain decoding gives as well."""
+
+
+@define(eq=False)
+class RequestWatch:
+    """One request, from its head to its end; ``route`` is the path that was asked."""
+
+    route: str
+    _report: Callable[[RequestWatch], None] | None = None
+    """Told of the end; without it nobody is."""
+    received: float = field(factory=time.time, init=False)
+    """Seconds since 1970."""
+    began: float = field(factory=time.monotonic, init=False)
+    ended: float | None = field(default=None, init=False)
+    """Both in seconds of `time.monotonic`, as the timeline's are."""
+    status: int | None = field(default=None, init=False)
+    """What the client was told, on a stream by its last event; None before the end."""
+    answer_id: str | None = field(default=None, init=False)
+    """None if the engine never took the request."""
+    request: GenerationRequest | None = field(default=None, init=False)
+    generation: Generation | None = field(default=None, init=False)
+    tokens: list[int] = field(factory=list, init=False, repr=False)
+    """The answer's tokens so far."""
+    finish_reason: str | None = field(default=None, init=False)
+    ran_out: bool = field(default=False, init=False)
+    """Whether the generation ended by itself, and no stop string did it."""
+    _counts: TokenCounts | None = field(default=None, init=False)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """The request lasts as long as the block at most."""
+        structlog.contextvars.clear_contextvars()
+        try:
+            yield
+        except Exception:
+            self.end(500)
+            raise
+        finally:
+            self.end(LEFT)
+
+    def begin(self, answer_id: str, request: GenerationRequest, generation: Generation) -> None:
+        """The engine has taken it. What is logged from here on carries the answer's id."""
+        self.answer_id, self.request, self.generation = answer_id, request, generation
+        structlog.contextvars.bind_contextvars(id=answer_id)
+
+    def finish(self, reason: str, *, ran_out: bool) -> TokenCounts:
+        """The answer is complete; returns its counts, which do not change any more."""
+        assert self.generation is not None
+        self.finish_reason, self.ran_out = reason, ran_out
+        self._counts = self._count(self.generation)
+        return self._counts
+
+    def end(self, status: int) -> None:
+        """The request is over. Only the first end counts."""
+        if self.status is not None:
+            return
+        self.status, self.ended = status, time.monotonic()
+        if self._report is not None:
+            self._report(self)
+
+    @property
+    def counts(self) -> TokenCounts | None:
+        """The counts, up to now if it is not complete; None if the engine never took it."""
+        if self._counts is None and self.generation is not None:
+            return self._count(self.generation)
+        return self._counts
+
+    @property
+    def sampling(self) -> SamplingSettings | None:
+        """The settings in force; their seed is the one used, None if nothing was drawn."""
+        if self.request is None or self.generation is None:
+            return None
+        settings = self.request.sampling
+        return evolve(settings, seed=self.generation.seed if settings.temperature else None)
+
+    def _count(self, generation: Generation) -> TokenCounts:
+        timeline = generation.timeline
+        # In this order, for the engine's thread may be about to count both.
+        accepted = timeline.accepted_tokens
+        return TokenCounts(
+            prompt=generation.prompt_tokens,
+            completion=len(self.tokens),
+            cached=timeline.cached_tokens,
+            proposed=timeline.proposed_tokens,
+            accepted=accepted,
+        )

@@ -1,0 +1,113 @@
+"""What a step computes: who has a part in it, and how large a part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caldrix.engine.rows import Rows
+from caldrix.engine.scheduler import PREFILL_TOKENS, PREFILL_TOKENS_IN_COMPANY, Scheduler, Work
+from caldrix.engine.sequence import GenerationRequest, Sequence
+from tests.support.scripted import ScriptedExecutor, endless
+
+CONTEXT = 8192
+TOKEN = 2
+
+
+class Machine:
+    """A scheduler and the lane it plans for, stepped by hand."""
+
+    def __init__(self, rows: int) -> None:
+        self.executor = ScriptedExecutor(endless(TOKEN), 10)
+        self.scheduler = Scheduler(Rows(self.executor, rows, 0), rows, queue_depth=64)
+
+    def ask(self, prompt: SequenceOf[int], max_tokens: int = 4) -> Sequence:
+        sequence = Sequence(GenerationRequest(tuple(prompt), max_tokens), CONTEXT)
+        self.scheduler.admit(sequence)
+        return sequence
+
+    def step(self) -> SequenceOf[Work]:
+        self.scheduler.turn_over()
+        work = self.scheduler.plan()
+        if work:
+            self.executor.step([item.slice for item in work])
+        for item in work:
+            item.sequence.advance(item.slice, [TOKEN] * item.slice.wanted)
+        return work
+
+
+def sizes(work: SequenceOf[Work]) -> dict[Sequence, int]:
+    return {item.sequence: len(item.slice.tokens) for item in work}
+
+
+def test_a_short_prompt_passes_a_long_one() -> None:
+    machine = Machine(rows=2)
+    long = machine.ask([1] * 4000)
+    assert sizes(machine.step()) == {long: PREFILL_TOKENS}
+    short = machine.ask([3] * 40, max_tokens=1)
+    assert sizes(machine.step()) == {long: PREFILL_TOKENS - 40, short: 40}
+    assert sizes(machine.step()) == {long: PREFILL_TOKENS}
+
+
+def test_short_prompts_cannot_stop_a_long_one() -> None:
+    machine = Machine(rows=2)
+    long = machine.ask([1] * 4000, max_tokens=1)
+    steps = 0
+    while not long.ended:
+        machine.ask([3 + steps % 5] * 900, max_tokens=1)
+        machine.step()
+        steps += 1
+    assert steps <= 2 * 4000 // PREFILL_TOKENS + 2
+
+
+def test_prompts_beside_decoding_sequences_are_cut_smaller() -> None:
+    machine = Machine(rows=3)
+    running = machine.ask([1], max_tokens=100)
+    machine.step()
+    machine.step()
+    first, second = machine.ask([3] * 500), machine.ask([4] * 300)
+    work = machine.step()
+    half = PREFILL_TOKENS_IN_COMPANY // 2
+    assert sizes(work) == {running: 1, first: half, second: half}
+
+
+def test_rows_are_given_in_the_order_of_arrival() -> None:
+    machine = Machine(rows=1)
+    asked = [machine.ask([number] * length) for number, length in enumerate((50, 3, 20), 1)]
+    ended: list[Sequence] = []
+    while machine.step():
+        ended += [each for each in asked if each.ended and each not in ended]
+    assert ended == asked
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.integers(1, 4),
+    asks=st.lists(
+        st.tuples(st.integers(1, 1500), st.integers(1, 6), st.integers(0, 12)), max_size=12
+    ),
+)
+def test_every_step_is_bounded_and_everyone_is_served(
+    rows: int, asks: list[tuple[int, int, int]]
+) -> None:
+    machine = Machine(rows)
+    sequences: list[Sequence] = []
+    for step in range(400):
+        sequences += [
+            machine.ask([1 + number % 7] * length, max_tokens)
+            for number, (length, max_tokens, arrival) in enumerate(asks)
+            if arrival == step
+        ]
+        work = machine.step()
+        assert len({item.slice.row for item in work}) == len(work) <= rows
+        prompts = [item for item in work if len(item.slice.tokens) > 1]
+        assert sum(len(item.slice.tokens) for item in prompts) <= PREFILL_TOKENS
+        assert all(np.all(item.slice.tokens > 0) for item in work)
+        assert machine.scheduler.running <= rows
+        if step >= 12 and not work:
+            break
+    assert [each.generated for each in sequences] == [each.limit for each in sequences]
+    assert (machine.scheduler.running, machine.scheduler.waiting) == (0, 0)
