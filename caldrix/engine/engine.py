@@ -117,8 +117,7 @@ class Engine:
         self._scheduler = Scheduler(Rows(executor, rows, prefix_rows), rows, queue_depth)
         self._stepper = Stepper(executor, speculator)
         self._observe_token = observe_token
-        self._work_arrived = trio.Event()
-        self._thread = trio.CapacityLimiter(1)
+        self._work_arrived = threading.Event()
         # Held to look at the scheduler or change it, and to make its sequences advance or end.
         self._lock = threading.Lock()
         self._loop = trio.lowlevel.current_trio_token()
@@ -177,6 +176,7 @@ class Engine:
     def stop(self) -> None:
         """Takes no more requests, and ends those it has with EngineUnavailable."""
         self.ended.set()
+        self._work_arrived.set()
         with self._lock:
             ended = [each for each in self._scheduler.everyone() if not each.ended]
             for sequence in ended:
@@ -185,14 +185,12 @@ class Engine:
             sequence.wake_reader()
 
     async def _run(self) -> None:
-        while True:
-            await self._work_arrived.wait()
-            self._work_arrived = trio.Event()
-            try:
-                await trio.to_thread.run_sync(self._step_while_needed, limiter=self._thread)
-            except Exception:  # noqa: BLE001  # it ends the engine, and must not end the others' work
-                _log.exception("engine_failed")
-                self._die()
+        try:
+            # One thread for as long as it runs: the next one might not be to be had.
+            await trio.to_thread.run_sync(self._step_until_ended, limiter=trio.CapacityLimiter(1))
+        except Exception:  # noqa: BLE001  # it ends the engine, and must not end the others' work
+            _log.exception("engine_failed")
+            self._die()
 
     def _die(self) -> None:
         """Ends by a failure of its own, of which those are told that it worked on."""
@@ -204,8 +202,15 @@ class Engine:
                     sequence.wake_reader()
         self.stop()
 
+    def _step_until_ended(self) -> None:
+        """Runs in the worker thread, which sleeps while there is nothing to do."""
+        while not self.stopped:
+            self._work_arrived.wait()
+            self._work_arrived.clear()
+            self._step_while_needed()
+
     def _step_while_needed(self) -> None:
-        """Runs in the worker thread: one step after the other, until there is nothing to do."""
+        """One step after the other, until there is nothing to do."""
         work = self._turn_over()
         while work:
             work = self._stepper.with_draft(work)

@@ -12,9 +12,12 @@ from array import array
 from collections.abc import Iterable
 
 import numpy as np
+import structlog
 from attrs import define, field
 
-from caldrix.models.lane import Executor
+from caldrix.models.lane import Executor, LaneError, LaneLost
+
+_log = structlog.get_logger(__name__)
 
 LEAST_SHARED = 32
 """Tokens below which a prefix is not worth a row of its own."""
@@ -74,10 +77,10 @@ class Rows:
         source, length = self._longest_prefix(tokens)
         row = self._place(source, length)
         if source is not None:
-            if source in self._working and length < source.prompt_tokens:
+            if source in self._working and length < min(source.prompt_tokens, len(tokens) - 1):
                 self._keep_prefix(source, length)
             if source is not row:
-                self._executor.copy_row(source.number, row.number, length)
+                length = self._copied(source, row, length)
             self._touch(source)
         row.hold(tokens, len(tokens), length)
         self._free.remove(row)
@@ -119,9 +122,20 @@ class Rows:
         if any(common_prefix(source.tokens, kept.tokens) >= length for kept in self._prefixes):
             return
         row = _least_missed(self._prefixes)
-        self._executor.copy_row(source.number, row.number, length)
-        row.hold(source.tokens[:length], length, length)
+        row.hold(source.tokens[:length], length, self._copied(source, row, length))
         self._touch(row)
+
+    def _copied(self, source: Row, target: Row, length: int) -> int:
+        """Copies so many positions; returns how many there are now: none, if that failed."""
+        try:
+            self._executor.copy_row(source.number, target.number, length)
+        except LaneLost:
+            raise
+        except LaneError:
+            # They can be computed, after all.
+            _log.exception("row_not_copied", positions=length)
+            return 0
+        return length
 
     def _all(self) -> Iterable[Row]:
         # A kept prefix first: of equals, the one that stays where it is.

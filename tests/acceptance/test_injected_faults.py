@@ -144,7 +144,7 @@ async def test_a_lane_that_is_lost() -> None:
 
 
 @trio_test
-async def test_a_row_that_cannot_be_copied_leaves_nobody_without_an_answer() -> None:
+async def test_what_cannot_be_copied_is_computed() -> None:
     executor = CopiesNothing()
     seen: dict[str, Seen] = {}
 
@@ -153,14 +153,16 @@ async def test_a_row_that_cannot_be_copied_leaves_nobody_without_an_answer() -> 
 
     async with serving(executor, context=10**6, rows=2) as server:
         engine = server.service.engine
+        second = [*LETTERS, LETTERS[0]]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one, "first", LETTERS)
             await until(lambda: executor.steps > 2)
             executor.gate.clear()
-            nursery.start_soon(one, "second", [*LETTERS, LETTERS[0]])
+            nursery.start_soon(one, "second", second)
             await until(lambda: engine.waiting == 1)
             executor.gate.set()
     assert seen == {
-        "first": Seen(500, error=FAILED),
-        "second": Seen(503, error=UNAVAILABLE),
+        "first": Seen(200, answer_to(LETTERS, ANSWER_TOKENS)),
+        "second": Seen(200, answer_to(second, ANSWER_TOKENS)),
     }
+    assert executor.refused

@@ -23,7 +23,9 @@ def serve(flags: Sequence[str]) -> Iterator[str]:
     """`caldrix serve` on a free port, as a process of its own; the value is its address."""
     command = Path(sys.executable).with_name("caldrix")
     process = subprocess.Popen(
-        [command, "serve", DEFAULT_MODEL, "--port=0", *flags], stdout=subprocess.PIPE, text=True
+        [command, "serve", DEFAULT_MODEL, "--port=0", "--log-level=warning", *flags],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     try:

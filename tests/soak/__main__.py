@@ -9,6 +9,7 @@ rows, connections and memory are given back; and the log has nothing to complain
 
 from __future__ import annotations
 
+import math
 import signal
 import tempfile
 import time
@@ -24,7 +25,7 @@ from caldrix.cli.options import check_positive
 from caldrix.errors import Refusal
 from tests.benchmarks.script import run_script
 from tests.soak.load import Capacity, Tally, load
-from tests.soak.memory import MemoryCurve, resident
+from tests.soak.memory import LEAST_REQUESTS, MemoryCurve, resident
 from tests.soak.model import write_model
 from tests.soak.process import ServerProcess, noise, serving
 from tests.soak.questions import Exam, hold_exam
@@ -179,9 +180,14 @@ def _print(under_way: _Load, seconds: float) -> None:
     running, waiting = (tally.peaks[f"num_requests_{what}"] for what in ("running", "waiting"))
     first, last = memory.ends
     console.print(f"at once: {running} computed, {waiting} waiting, at the most seen")
+    limit = (
+        f"of {_mib(memory.bound)} allowed"
+        if math.isfinite(memory.bound)
+        else f"judged from {LEAST_REQUESTS:,} requests on"
+    )
     console.print(
         f"memory: {_mib(first)} before, {_mib(last)} after; over the second half "
-        f"{_mib(memory.growth)}, of {_mib(memory.bound)} allowed"
+        f"{_mib(memory.growth)}, {limit}"
     )
     console.print(f"time: {seconds:.0f} s")
     for violation in tally.violations[:_MOST_SHOWN]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ MOST_PER_REQUEST = 1024
 """Bytes that memory may grow for each request, on the average of the second half."""
 ALLOWANCE = 4 * 2**20
 """Bytes more over the second half, which allocators take and give back as they like."""
+LEAST_REQUESTS = 1000
+"""A shorter load is all warm-up: rows, buffers and caches are touched for the first time."""
 _SAMPLES = 200
 
 
@@ -55,5 +58,7 @@ class MemoryCurve:
 
     @property
     def bound(self) -> float:
-        """What the growth may be."""
+        """What the growth may be; no limit where that would be a matter of chance."""
+        if self.requests < LEAST_REQUESTS:
+            return math.inf
         return ALLOWANCE + MOST_PER_REQUEST * self.requests / 2

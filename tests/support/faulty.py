@@ -87,6 +87,8 @@ class CopiesNothing(ScriptedExecutor):
 
     def __init__(self) -> None:
         super().__init__(letter, miniature.tokenizer().vocab_size)
+        self.refused = 0
 
     def copy_row(self, source: int, target: int, length: int) -> None:
+        self.refused += 1
         raise LaneError(f"row {source} cannot be copied")
