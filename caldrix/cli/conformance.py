@@ -51,8 +51,8 @@ def own_server() -> Iterator[str]:
     """A server on the embedded model and a free port; gives its address, and ends it."""
     entry = "from caldrix.cli.main import main; main()"
     command = [sys.executable, "-c", entry, "serve", DEFAULT_MODEL, "--port", "0"]
-    # Between the suite's own lines, one for each request would be too many.
-    command += ["--log-level", "warning"]
+    # All that it can do is judged; and between the suite's lines, one a request would be too many.
+    command += ["--speculate", "ngram", "--log-level", "warning"]
     with (
         ended_by_sigterm(as_interrupt=True),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,

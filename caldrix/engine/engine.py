@@ -118,8 +118,7 @@ class Engine:
         self._stepper = Stepper(executor, speculator)
         self._observe_token = observe_token
         self._work_arrived = threading.Event()
-        # Held to look at the scheduler or change it, and to make its sequences advance or end.
-        self._lock = threading.Lock()
+        self._lock = self._scheduler.lock
         self._loop = trio.lowlevel.current_trio_token()
         self._to_wake: deque[Sequence] = deque()
         self._handed_out = -math.inf
@@ -165,7 +164,8 @@ class Engine:
         try:
             yield Generation(sequence)
         finally:
-            sequence.abandoned = True
+            with self._lock:
+                sequence.abandoned = True
 
     def _check_tokens(self, prompt: tuple[int, ...]) -> None:
         vocab_size = self._executor.vocab_size
@@ -178,10 +178,11 @@ class Engine:
         self.ended.set()
         self._work_arrived.set()
         with self._lock:
-            ended = [each for each in self._scheduler.everyone() if not each.ended]
-            for sequence in ended:
-                sequence.fail(EngineUnavailable())
-        for sequence in ended:
+            everyone = self._scheduler.everyone()
+            for sequence in everyone:
+                if not sequence.ended:
+                    sequence.fail(EngineUnavailable())
+        for sequence in everyone:
             sequence.wake_reader()
 
     async def _run(self) -> None:
@@ -199,8 +200,9 @@ class Engine:
             for sequence in self._scheduler.everyone():
                 if sequence.row is not None and not sequence.ended:
                     sequence.fail(EngineFailed())
-                    sequence.wake_reader()
         self.stop()
+        # Those whose answers were complete are in no row any more, and perhaps not told yet.
+        self._wake_readers()
 
     def _step_until_ended(self) -> None:
         """Runs in the worker thread, which sleeps while there is nothing to do."""
@@ -218,24 +220,25 @@ class Engine:
             with self._lock:
                 for item, outcome in zip(work, outcomes, strict=True):
                     self._settle(item, outcome)
+            self._to_wake.extend(item.sequence for item in work)
             following = self._turn_over()
-            self._hand_out(work, soon=not _goes_on(work, following))
+            self._hand_out(soon=not _goes_on(work, following))
             work = following
 
     def _turn_over(self) -> SequenceOf[Work]:
         with self._lock:
             self._scheduler.turn_over()
-            return self._scheduler.plan()
+        return self._scheduler.plan()
 
     def _settle(self, item: Work, outcome: Outcome) -> None:
         """Records a sequence's part in a step; of one that ended, only what the step spoiled."""
         sequence = item.sequence
         match outcome:
             case Picked(tokens) if not sequence.ended:
-                before = sequence.timeline.last_token
+                before, generated = sequence.timeline.last_token, sequence.generated
                 accepted = sequence.advance(item.slice, tokens, len(item.draft))
                 self._stepper.learn(item, accepted)
-                self._observe(sequence, before, accepted + 1)
+                self._observe(sequence, before, sequence.generated - generated)
             case Unclear():
                 sequence.begin_anew()
             case Failed():
@@ -243,16 +246,18 @@ class Engine:
                 sequence.fail(EngineFailed())
 
     def _observe(self, sequence: Sequence, before: float | None, tokens: int) -> None:
-        """Passes on how long each of a step's tokens took, for all but a sequence's first."""
+        """Passes on how long each of a step's tokens took, for all but a sequence's first.
+
+        ``before`` is when the last one before them came, in the timeline's seconds.
+        """
         now = sequence.timeline.last_token
-        if self._observe_token is None or before is None or now is None or now == before:
+        if self._observe_token is None or before is None or now is None:
             return
         for _ in range(tokens):
             self._observe_token((now - before) / tokens)
 
-    def _hand_out(self, work: SequenceOf[Work], *, soon: bool) -> None:
+    def _hand_out(self, *, soon: bool) -> None:
         """Has the event loop wake the readers: now if it must be ``soon``, else within a moment."""
-        self._to_wake.extend(item.sequence for item in work)
         now = time.monotonic()
         if soon or now - self._handed_out >= _WAKE_INTERVAL:
             self._handed_out = now

@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 from attrs import define, field
 
-from caldrix.models.lane import Executor, LaneError, LaneLost
+from caldrix.models.lane import Executor, LaneLost
 
 _log = structlog.get_logger(__name__)
 
@@ -60,11 +60,6 @@ class Rows:
         return len(self._free)
 
     @property
-    def at_work(self) -> int:
-        """How many rows sequences have."""
-        return len(self._working) - len(self._free)
-
-    @property
     def reuses(self) -> bool:
         """Whether what rows hold may be gone on from."""
         return self._executor.reproducible
@@ -102,7 +97,7 @@ class Rows:
             return None, 0
         best, most = None, 0
         for row in self._all():
-            shared = min(common_prefix(tokens, row.tokens), row.length, len(tokens) - 1)
+            shared = min(_in_common(tokens, row), len(tokens) - 1)
             if shared > most:
                 length = self._executor.resumable(row.number, shared)
                 if length > most:
@@ -119,7 +114,7 @@ class Rows:
         """Keeps what two conversations have in common, unless a row already holds it."""
         if length < LEAST_SHARED or not self._prefixes:
             return
-        if any(common_prefix(source.tokens, kept.tokens) >= length for kept in self._prefixes):
+        if any(_in_common(source.tokens, kept) >= length for kept in self._prefixes):
             return
         row = _least_missed(self._prefixes)
         row.hold(source.tokens[:length], length, self._copied(source, row, length))
@@ -131,8 +126,7 @@ class Rows:
             self._executor.copy_row(source.number, target.number, length)
         except LaneLost:
             raise
-        except LaneError:
-            # They can be computed, after all.
+        except Exception:  # noqa: BLE001  # whatever broke, they can be computed after all
             _log.exception("row_not_copied", positions=length)
             return 0
         return length
@@ -150,6 +144,11 @@ def common_prefix(first: array[int], second: array[int]) -> int:
     differs = np.frombuffer(first, np.int64, length) != np.frombuffer(second, np.int64, length)
     where = int(differs.argmax())
     return where if differs[where] else length
+
+
+def _in_common(tokens: array[int], row: Row) -> int:
+    """How many of the first tokens a row holds."""
+    return min(common_prefix(tokens, row.tokens), row.length)
 
 
 def _least_missed(rows: Iterable[Row]) -> Row:

@@ -65,11 +65,6 @@ class Sampler:
         )
 
     @property
-    def settings(self) -> SamplingSettings:
-        """What it was made with; a ``seed`` of None stays None."""
-        return self._settings
-
-    @property
     def greedy(self) -> bool:
         """Whether the best token is picked, and nothing is ever drawn."""
         return self._settings.temperature == 0.0

@@ -7,6 +7,7 @@ the prompt that came first and the rest to the shortest, so that neither can hol
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
@@ -42,6 +43,9 @@ class Scheduler:
         self._most = working_rows + queue_depth
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
+        self.lock = threading.Lock()
+        """Held by whoever calls a method here, or makes a sequence advance or end; but not for
+        `plan`, which copies rows, and takes it for as long as it moves a sequence."""
 
     @property
     def running(self) -> int:
@@ -82,7 +86,10 @@ class Scheduler:
             self._waiting.remove(sequence)
 
     def plan(self) -> SequenceOf[Work]:
-        """The next step; those who wait are given rows as they come to have a part in it."""
+        """The next step; those who wait are given rows as they come to have a part in it.
+
+        Only the thread that turns over may call it.
+        """
         for sequence in self._running:
             if sequence.isolated:
                 return [Work(sequence, sequence.next_slice(PREFILL_TOKENS))]
@@ -141,8 +148,9 @@ class Scheduler:
         )
 
     def _start(self, sequence: Sequence) -> None:
-        # It waits until it has a row: giving one may fail, and then it must be told.
+        # If no row can be given, it stays where it is found when the engine ends.
         row = self._rows.take(sequence.tokens)
-        self._waiting.remove(sequence)
-        sequence.start(row)
-        self._running.append(sequence)
+        with self.lock:
+            sequence.start(row)
+            self._waiting.remove(sequence)
+            self._running.append(sequence)

@@ -36,12 +36,14 @@ class FinishReason(Enum):
 class GenerationRequest:
     """Token ids and settings; nothing of the protocol they came by."""
 
-    prompt: tuple[int, ...] = field(validator=validators.min_len(1))
+    prompt: tuple[int, ...] = field(validator=validators.min_len(1), repr=False)
     max_tokens: int | None = field(default=None, validator=validators.optional(validators.ge(1)))
     """None runs until the model ends or the context is full."""
     sampling: SamplingSettings = field(factory=SamplingSettings)
     end_tokens: frozenset[int] = frozenset()
     """Tokens that end the generation; they are neither handed out nor counted."""
+    name: str | None = None
+    """What the log calls the request where a step fails on it."""
 
 
 class Sequence:
@@ -166,6 +168,7 @@ class Sequence:
         """Forgets what its row holds: all is computed again, in no company."""
         assert self.row is not None
         self.row.length = 0
+        self.timeline.cached_tokens = 0
         self.isolated = True
 
     def finish(self, reason: FinishReason) -> None:

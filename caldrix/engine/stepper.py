@@ -81,7 +81,7 @@ class Stepper:
         except LaneLost:
             raise
         except Exception:  # noqa: BLE001  # whatever broke, the next requests deserve their chance
-            _log.exception("step_failed", sequences=len(work))
+            _log.exception("step_failed", requests=_names(work))
             return [_failure(work) for _ in work]
         outcomes: list[Outcome] = []
         first = 0
@@ -103,9 +103,9 @@ def _pick(work: SequenceOf[Work], item: Work, logits: Float32) -> Outcome:
     try:
         return Picked(tuple(item.sequence.pick(logits, item.draft)))
     except UnusableLogits:
-        _log.error("unusable_logits", sequences=len(work), position=item.slice.start)
+        _log.error("unusable_logits", requests=_names(work), position=item.slice.start)
     except Exception:  # noqa: BLE001  # one sequence's settings must not end the others
-        _log.exception("pick_failed")
+        _log.exception("pick_failed", requests=_names([item]))
         return Failed()
     return _failure(work)
 
@@ -113,3 +113,7 @@ def _pick(work: SequenceOf[Work], item: Work, logits: Float32) -> Outcome:
 def _failure(work: SequenceOf[Work]) -> Outcome:
     """Alone it was the sequence's own fault; in company that is to be found out."""
     return Failed() if len(work) == 1 else Unclear()
+
+
+def _names(work: SequenceOf[Work]) -> list[str | None]:
+    return [item.sequence.request.name for item in work]

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from caldrix.engine.engine import GenerationRequest
 from caldrix.engine.sampling import SamplingSettings
@@ -29,8 +29,8 @@ class Recording:
     route: str
     received: float
     """Seconds since 1970."""
-    prompt: array[int]
-    tokens: array[int]
+    prompt: array[int] = field(repr=False)
+    tokens: array[int] = field(repr=False)
     max_tokens: int | None
     """The request's own cap, or as many tokens as came out of an answer that was cut."""
     sampling: SamplingSettings

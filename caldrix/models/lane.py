@@ -121,14 +121,15 @@ class Executor(Protocol):
         """The most of the row's first ``length`` positions that a slice can go on from.
 
         It is less than ``length``, often 0, where the row no longer holds what a layer would look
-        back at: a window that moved on, a state that was not kept.
+        back at: a window that moved on, a state that was not kept. Raises LaneLost.
         """
         ...
 
     def copy_row(self, source: int, target: int, length: int) -> None:
         """Makes ``target`` hold the first ``length`` positions of ``source``.
 
-        ``length`` is at most what is `resumable`. Raises LaneError.
+        ``length`` is at most what is `resumable`. Raises LaneError, after which ``target`` holds
+        nothing usable, and LaneLost.
         """
         ...
 

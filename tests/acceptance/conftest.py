@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_ADDRESS = re.compile(r"^\s*address\s+(http://\S+)/v1$")
+from tests.support.announced import announced
 
 
 @contextmanager
@@ -24,8 +23,7 @@ def caldrix_serve(*arguments: str) -> Iterator[str]:
     )
     assert process.stdout is not None
     try:
-        matches = (_ADDRESS.match(line) for line in process.stdout)
-        address = next((match[1] for match in matches if match), None)
+        address = announced(process.stdout)
         assert address is not None, "the server ended before it was ready"
         yield address
     finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, NoReturn
 
@@ -25,11 +23,10 @@ from tests.support.seen import (
     ask,
     fields,
     recovering,
-    tasks_living,
     until,
 )
 from tests.support.serving import MODEL, never_ends, serving, trio_test
-from tests.support.wire import TEXT, connected, post
+from tests.support.wire import TEXT, connected, post, reset, tasks_living
 
 CHAT = "/v1/chat/completions"
 Logs = list[MutableMapping[str, Any]]
@@ -148,7 +145,7 @@ async def test_a_client_that_vanishes_while_it_is_written_to(stream: bool, logs:
             await wire.until(b"200")
             # All is computed, and more than the sockets between them hold.
             await until(lambda: executor.steps >= tokens)
-            wire.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset(wire)
         await server.wait_rows_free(PATIENCE)
         await until(lambda: tasks_living() <= tasks)
         assert (await server.client.post(TEXT, json={**body, "max_tokens": 1})).is_success

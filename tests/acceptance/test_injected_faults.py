@@ -154,10 +154,10 @@ async def test_what_cannot_be_copied_is_computed() -> None:
     async with serving(executor, context=10**6, rows=2) as server:
         engine = server.service.engine
         second = [*LETTERS, LETTERS[0]]
+        executor.gate.clear()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one, "first", LETTERS)
-            await until(lambda: executor.steps > 2)
-            executor.gate.clear()
+            await until(lambda: executor.steps == 1)
             nursery.start_soon(one, "second", second)
             await until(lambda: engine.waiting == 1)
             executor.gate.set()

@@ -21,6 +21,7 @@ from caldrix.models.lane import Slice
 from caldrix.weights.tensor import Float32
 from tests.support import miniature
 from tests.support.scripted import ScriptedExecutor, endless
+from tests.support.seen import PATIENCE, until
 from tests.support.serving import MODEL, Running, serving, trio_test
 from tests.support.wire import TEXT
 
@@ -28,7 +29,6 @@ LEAVER, NEXT = 1, 2
 """The tokens that their prompts are made of."""
 LONG_PROMPT = 2000
 """Tokens, of which a step computes a fourth."""
-PATIENCE = 15.0
 
 
 class WhoseSteps(ScriptedExecutor):
@@ -115,21 +115,14 @@ LOOPS = ["asyncio", "trio"]
 WAYS: list[Way] = [close_the_response, leave_the_block, cancel_the_task]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE):
-        while not condition():  # noqa: ASYNC110  # nothing tells
-            await trio.sleep(0.002)
-
-
 async def steps_until_the_next(server: Running, leaver: Leaver, executor: WhoseSteps) -> int:
     """Lets the leaver go while a step is held; how many it is to the next request's first."""
-    engine = server.service.engine
     last = {"model": MODEL, "prompt": [NEXT] * 4, "max_tokens": 1}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: server.client.post(TEXT, json=last))
-        await until(lambda: (engine.running, engine.waiting) == (1, 1))
+        await server.wait_busy(running=1, waiting=1)
         leaver.leave.set()
-        await until(lambda: (engine.running, engine.waiting) == (0, 1))
+        await server.wait_busy(running=0, waiting=1)
         seen = len(executor.whose)
         executor.gate.set()
     leaver.over.set()

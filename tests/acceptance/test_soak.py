@@ -27,6 +27,7 @@ from tests.soak.questions import Exam, hold_exam
 from tests.soak.settling import settle
 from tests.support import miniature
 from tests.support.serving import Running, serving
+from tests.support.wire import tasks_living
 
 CAPACITY = Capacity(rows=4, queue_depth=8)
 WARM_UP, REQUESTS = 100, 300
@@ -104,7 +105,7 @@ async def put_under_load(server: Running, exam: Exam, requests: int, seed: int) 
 
 async def wait_tasks_gone(before: int) -> None:
     with trio.fail_after(30):
-        while trio.lowlevel.current_statistics().tasks_living > before:  # noqa: ASYNC110  # nothing tells
+        while tasks_living() > before:  # noqa: ASYNC110  # nothing tells
             await trio.sleep(0.05)
 
 
@@ -121,7 +122,7 @@ def test_every_answer_is_right_in_company_and_nothing_is_left(tmp_path: Path) ->
             queue_depth=CAPACITY.queue_depth,
             pace=0.005,
         ) as server:
-            tasks = trio.lowlevel.current_statistics().tasks_living
+            tasks = tasks_living()
             warm = await put_under_load(server, exam, WARM_UP, seed=1)
             gc.collect()
             memory = resident(os.getpid())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,8 @@ import httpx2
 
 from caldrix.errors import Refusal
 from caldrix.weights.names import DEFAULT_MODEL
+from tests.support.announced import announced
 
-_ADDRESS = re.compile(r"^\s*address\s+(http://\S+)/v1$")
 _DRAIN = 30.0
 
 
@@ -29,8 +28,7 @@ def serve(flags: Sequence[str]) -> Iterator[str]:
     )
     assert process.stdout is not None
     try:
-        matches = (_ADDRESS.match(line) for line in process.stdout)
-        url = next((match[1] for match in matches if match), None)
+        url = announced(process.stdout)
         if url is None:
             raise Refusal("the server ended before it was ready; it has said why")
         yield url

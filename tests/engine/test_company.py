@@ -25,7 +25,7 @@ from caldrix.engine.sampling import SamplingSettings
 from caldrix.engine.speculation.proposer import Guess
 from caldrix.engine.speculation.speculator import Speculator
 from caldrix.engine.speculation.tuner import Tuner
-from caldrix.models.lane import Slice
+from caldrix.models.lane import LaneError, Slice
 from caldrix.weights.tensor import Float32
 from tests.support.scripted import ScriptedExecutor
 
@@ -255,6 +255,35 @@ def test_a_prefix_row_keeps_what_two_conversations_share_from_a_third(prefix_row
     run(test)
 
 
+def test_a_prefix_that_could_not_be_kept_is_kept_the_next_time() -> None:
+    class FailsToCopyAtFirst(DigestExecutor):
+        refused = 0
+
+        def copy_row(self, source: int, target: int, length: int) -> None:
+            if not self.refused:
+                self.refused += 1
+                raise LaneError("no copy this time")
+            super().copy_row(source, target, length)
+
+    async def test() -> None:
+        system = tuple(range(1, 20)) * 3
+        other = Ask((9,) * 200)
+        asks = [
+            *(Ask((*system, 1, 7)), Ask((*system, 2, 7)), other),
+            *(Ask((*system, 3, 7)), Ask((*system, 4, 7)), other),
+            Ask((*system, 5, 7)),
+        ]
+        executor = FailsToCopyAtFirst()
+        async with running_engine(executor, context=CONTEXT, prefix_rows=1) as engine:
+            seen = [await answered(engine, ask) for ask in asks]
+        assert executor.refused
+        assert [answer for answer, _ in seen] == await alone(asks)
+        whole = len(system)
+        assert [cached for _, cached in seen] == [0, whole, 0, 0, whole, 0, whole]
+
+    run(test)
+
+
 def test_a_held_conversation_outlives_one_that_has_little_in_common_with_it() -> None:
     async def test() -> None:
         held = Ask((*range(1, 20), *((3, 4) * 100)))
@@ -326,12 +355,17 @@ def test_guesses_change_no_greedy_answer(errs: str, length: int) -> None:
         asks = [Ask((1 + number,) * 3, 1 + number) for number in range(16)]
         executor, oracle = DigestExecutor(), Oracle(ERRS[errs])
         speculator = Speculator(oracle, Tuner(oracle.kinds, fixed=length))
-        async with running_engine(executor, context=CONTEXT, speculator=speculator) as engine:
+        times: list[float] = []
+        async with running_engine(
+            executor, context=CONTEXT, speculator=speculator, observe_token=times.append
+        ) as engine:
             seen = [await guessed(engine, ask) for ask in asks]
         answers = await alone(asks)
         assert {answer.reason for answer in answers if answer} == set(FinishReason)
         assert [answer for answer, _, _, _ in seen] == answers
         assert oracle.began == len(asks)
+        # Of each token that came out, but for the first of each answer.
+        assert len(times) == sum(max(0, len(answer.tokens) - 1) for answer, *_ in seen)
         for ask, (answer, proposed, accepted, _) in zip(asks, seen, strict=True):
             given = len(answer.tokens)
             # The first token comes with the prompt, and after the last one there is none to guess.

@@ -214,6 +214,35 @@ def test_a_lane_that_is_lost_ends_the_engine_and_tells_everyone() -> None:
     assert [entry["event"] for entry in logs] == ["engine_failed"]
 
 
+def test_a_lane_lost_between_steps_leaves_the_answers_that_were_complete() -> None:
+    class LostBetweenSteps(ScriptedExecutor):
+        def resumable(self, row: int, length: int) -> int:
+            raise LaneLost("the device is gone")
+
+    async def test() -> None:
+        executor = LostBetweenSteps(endless(2), VOCAB)
+        executor.gate.clear()
+        outcomes: list[object] = []
+
+        async def ask(engine: Engine) -> None:
+            outcomes.append(await collect(engine, request(1, 2, max_tokens=1)))
+
+        async with engine_over(executor) as engine, trio.open_nursery() as nursery:
+            nursery.start_soon(ask, engine)
+            await a_step_begins(executor)
+            # It could go on from what the first one's row holds, so that is looked at.
+            async with engine.submit(request(1, 3)) as waiting:
+                executor.gate.set()
+                with pytest.raises(EngineUnavailable):
+                    await waiting.take()
+        assert outcomes == [([2], FinishReason.LENGTH)]
+        assert engine.failed
+
+    with capture_logs() as logs:
+        run(test)
+    assert [entry["event"] for entry in logs] == ["engine_failed"]
+
+
 def test_logits_that_are_no_numbers_fail_the_request_they_are_for() -> None:
     class SpoiltExecutor(ScriptedExecutor):
         def step(self, slices: Sequence[Slice]) -> Float32:

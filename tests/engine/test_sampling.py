@@ -331,11 +331,8 @@ def test_a_seed_gives_the_same_tokens_in_any_thread() -> None:
         assert [each.result() for each in running] == [run.alone() for run in RUNS]
 
 
-def test_settings_are_told() -> None:
-    settings = SamplingSettings(temperature=0.5, top_k=3, seed=9)
-    sampler = Sampler(settings, ())
-    assert sampler.settings == settings
-    assert not sampler.greedy
+def test_greedy_is_what_never_draws() -> None:
+    assert not Sampler(SamplingSettings(temperature=0.5, top_k=1), ()).greedy
     assert Sampler(SamplingSettings(repetition_penalty=1.5), ()).greedy
 
 

@@ -22,13 +22,6 @@ MEBIBYTE = 2**20
 Stage = Callable[[Running, Wire, ScriptedExecutor], Awaitable[None]]
 
 
-async def until(server: Running, *, running: int, waiting: int = 0) -> None:
-    engine = server.service.engine
-    with trio.fail_after(5):
-        while (engine.running, engine.waiting) != (running, waiting):  # noqa: ASYNC110  # no event
-            await trio.sleep(0.002)
-
-
 async def before_a_request(server: Running, wire: Wire, executor: ScriptedExecutor) -> None:
     pass
 
@@ -61,20 +54,20 @@ async def in_a_refused_body(server: Running, wire: Wire, executor: ScriptedExecu
 async def in_the_queue(server: Running, wire: Wire, executor: ScriptedExecutor) -> None:
     async with connected(server) as other:
         await other.send(post(STREAM))
-        await until(server, running=1)
+        await server.wait_busy(running=1)
         await wire.send(post(REQUEST))
-        await until(server, running=1, waiting=1)
+        await server.wait_busy(running=1, waiting=1)
 
 
 async def in_the_prefill(server: Running, wire: Wire, executor: ScriptedExecutor) -> None:
     executor.gate.clear()
     await wire.send(post({**STREAM, "prompt": [1] * 2000}))
-    await until(server, running=1)
+    await server.wait_busy(running=1)
 
 
 async def in_the_decode(server: Running, wire: Wire, executor: ScriptedExecutor) -> None:
     await wire.send(post(REQUEST))
-    await until(server, running=1)
+    await server.wait_busy(running=1)
     await trio.sleep(0.01)
 
 
@@ -175,14 +168,14 @@ async def test_the_queue_moves_on_past_those_who_left() -> None:
         connected(server) as last,
     ):
         await first.send(post(STREAM))
-        await until(server, running=1)
+        await server.wait_busy(running=1)
         await second.send(post(STREAM))
         await third.send(post(REQUEST))
-        await until(server, running=1, waiting=2)
+        await server.wait_busy(running=1, waiting=2)
         await last.send(post({**REQUEST, "max_tokens": 2}))
-        await until(server, running=1, waiting=3)
+        await server.wait_busy(running=1, waiting=3)
         await second.stream.aclose()
         await third.stream.aclose()
-        await until(server, running=1, waiting=1)
+        await server.wait_busy(running=1, waiting=1)
         await first.stream.aclose()
         assert (await last.answer()).status == 200

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
@@ -14,10 +12,12 @@ from structlog.testing import capture_logs
 from caldrix.http.config import ServerConfig
 from tests.support.scripted import ScriptedExecutor, endless
 from tests.support.serving import MODEL, Running, never_ends, says, scripted, serving, trio_test
-from tests.support.wire import TEXT, Wire, connected, post, sent_chunks
+from tests.support.wire import TEXT, connected, post, sent_chunks, streaming
 
 REQUEST = {"model": MODEL, "prompt": "hi"}
 STREAM = {**REQUEST, "stream": True}
+PROMPTLY = 10.0
+"""Seconds: less than the drain timeout, and more than a busy machine needs."""
 FAILED = {
     "code": None,
     "message": "the engine failed during the request",
@@ -34,27 +34,11 @@ def closed_gate() -> ScriptedExecutor:
     return executor
 
 
-async def until_busy(server: Running, *, running: int, waiting: int = 0) -> None:
-    engine = server.service.engine
-    with trio.fail_after(5):
-        while (engine.running, engine.waiting) != (running, waiting):  # noqa: ASYNC110  # no event
-            await trio.sleep(0.002)
-
-
-@asynccontextmanager
-async def occupied(server: Running) -> AsyncIterator[Wire]:
-    """The server's one row is taken by an answer without an end."""
-    async with connected(server) as wire:
-        await wire.send(post(STREAM))
-        await wire.until(b'"text":"a"')
-        yield wire
-
-
 @pytest.mark.parametrize("body", [REQUEST, STREAM])
 @trio_test
 async def test_a_full_queue_is_a_429_at_once(body: dict[str, object]) -> None:
     async with serving(never_ends(), queue_depth=0) as server:
-        async with occupied(server):
+        async with streaming(server):
             response = await server.client.post(TEXT, json=body)
             assert response.status_code == 429
             assert response.json()["error"] == FULL
@@ -131,7 +115,7 @@ async def test_a_client_that_leaves_in_prefill_frees_its_row(body: dict[str, obj
         long_prompt = {**body, "prompt": [1] * 2000}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_post_and_be_cancelled, server, long_prompt)
-            await until_busy(server, running=1)
+            await server.wait_busy(running=1)
             nursery.cancel_scope.cancel()
         # The step that runs is let through once the server has seen the client go.
         await trio.sleep(0.4)
@@ -144,12 +128,12 @@ async def test_a_client_that_leaves_in_prefill_frees_its_row(body: dict[str, obj
 @trio_test
 async def test_a_client_that_leaves_the_queue_gives_up_its_place(body: dict[str, object]) -> None:
     async with serving(never_ends(), queue_depth=1) as server:
-        async with occupied(server):
+        async with streaming(server):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_post_and_be_cancelled, server, body)
-                await until_busy(server, running=1, waiting=1)
+                await server.wait_busy(running=1, waiting=1)
                 nursery.cancel_scope.cancel()
-            await until_busy(server, running=1, waiting=0)
+            await server.wait_busy(running=1, waiting=0)
         await server.wait_rows_free()
 
 
@@ -183,9 +167,9 @@ async def test_shutdown_lets_those_have_their_turn_who_wait_or_still_send() -> N
     ):
         request = post({**REQUEST, "max_tokens": 2})
         await running.send(post({**STREAM, "max_tokens": 1000}))
-        await until_busy(server, running=1)
+        await server.wait_busy(running=1)
         await waiting.send(request)
-        await until_busy(server, running=1, waiting=1)
+        await server.wait_busy(running=1, waiting=1)
         await sending.send(request[:-5])
         await trio.sleep(0.02)
         server.shutdown.request()
@@ -195,7 +179,7 @@ async def test_shutdown_lets_those_have_their_turn_who_wait_or_still_send() -> N
             assert (answer.status, answer.headers["connection"]) == (200, "close")
             assert await wire.rest() == b""
         assert (await running.rest()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-        with trio.fail_after(1):
+        with trio.fail_after(PROMPTLY):
             await server.finished.wait()
 
 
@@ -204,14 +188,14 @@ async def test_shutdown_answers_what_is_at_hand_and_not_what_was_sent_ahead() ->
     executor = closed_gate()
     async with serving(executor) as server, connected(server) as wire:
         await wire.send(post({**REQUEST, "max_tokens": 2}) * 3)
-        await until_busy(server, running=1)
+        await server.wait_busy(running=1)
         server.shutdown.request()
         await trio.sleep(0.02)
         executor.gate.set()
         answer = await wire.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert await wire.rest() == b""
-        with trio.fail_after(1):
+        with trio.fail_after(PROMPTLY):
             await server.finished.wait()
 
 
@@ -249,9 +233,9 @@ async def test_asked_twice_it_does_not_wait() -> None:
         async def wait_in_the_queue() -> None:
             waiting.append(await server.client.post(TEXT, json=REQUEST))
 
-        async with trio.open_nursery() as nursery, occupied(server):
+        async with trio.open_nursery() as nursery, streaming(server):
             nursery.start_soon(wait_in_the_queue)
-            await until_busy(server, running=1, waiting=1)
+            await server.wait_busy(running=1, waiting=1)
             server.shutdown.request()
             await trio.sleep(0.05)
             assert not server.finished.is_set()
@@ -266,6 +250,6 @@ async def test_shutdown_closes_idle_connections_at_once() -> None:
     async with serving(says("ok")) as server, connected(server) as idle:
         assert (await server.client.get("/healthz")).is_success
         server.shutdown.request()
-        with trio.fail_after(2):
+        with trio.fail_after(PROMPTLY):
             assert await idle.rest() == b""
             await server.finished.wait()

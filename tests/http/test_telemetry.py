@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from caldrix.http.watch import LEFT
 from caldrix.text.assembler import TextAssembler
 from tests.support.scripted import endless
 from tests.support.serving import MODEL, Running, never_ends, says, scripted, serving, trio_test
-from tests.support.wire import TEXT, Wire, connected, head, post
+from tests.support.wire import TEXT, connected, head, post, streaming
 
 CHAT_PATH = "/v1/chat/completions"
 REQUEST = {"model": MODEL, "prompt": "hi"}
@@ -75,15 +74,6 @@ async def a_record(server: Running) -> Record:
 def assert_refused(record: Record, status: int, path: str = TEXT) -> None:
     assert (record["status"], record["route"]) == (status, path)
     assert {name: record[name] for name in UNKNOWN} == dict.fromkeys(UNKNOWN)
-
-
-@asynccontextmanager
-async def occupied(server: Running) -> AsyncIterator[Wire]:
-    """The server's one row is taken by an answer without an end."""
-    async with connected(server) as wire:
-        await wire.send(post(STREAM))
-        await wire.until(b'"text":"a"')
-        yield wire
 
 
 @trio_test
@@ -174,7 +164,7 @@ async def test_a_refused_request_has_a_record(sent: bytes, status: int) -> None:
 @pytest.mark.parametrize("body", [REQUEST, STREAM])
 @trio_test
 async def test_one_that_found_no_place_has_a_record(body: dict[str, object]) -> None:
-    async with serving(never_ends(), queue_depth=0) as server, occupied(server):
+    async with serving(never_ends(), queue_depth=0) as server, streaming(server):
         assert (await server.client.post(TEXT, json=body)).status_code == 429
         assert_refused(await a_record(server), 429)
 
@@ -182,7 +172,7 @@ async def test_one_that_found_no_place_has_a_record(body: dict[str, object]) -> 
 @pytest.mark.parametrize("body", [REQUEST, STREAM])
 @trio_test
 async def test_a_client_that_left_while_it_waited(body: dict[str, object]) -> None:
-    async with serving(never_ends(), queue_depth=1) as server, occupied(server):
+    async with serving(never_ends(), queue_depth=1) as server, streaming(server):
         with trio.move_on_after(0.1):
             await server.client.post(TEXT, json=body)
         record = await a_record(server)
@@ -222,7 +212,7 @@ async def test_a_failure_is_recorded_with_its_own_status(
 async def test_a_stream_that_shutdown_ended() -> None:
     telemetry: list[Telemetry] = []
     config = ServerConfig(port=0, drain_timeout=0.0)
-    async with serving(never_ends(), config=config) as server, occupied(server) as wire:
+    async with serving(never_ends(), config=config) as server, streaming(server) as wire:
         telemetry.append(server.service.telemetry)
         server.shutdown.request()
         await wire.rest()

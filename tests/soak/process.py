@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,8 @@ from pathlib import Path
 from attrs import frozen
 
 from caldrix.errors import CaldrixError
+from tests.support.announced import announced
 
-_ADDRESS = re.compile(r"^\s*address\s+(http://\S+)/v1$")
 _DRAIN = 60.0
 _EXPECTED = frozenset({"system_message_moved"})
 """Events of a level above info that a load gives rise to."""
@@ -53,11 +52,11 @@ def serving(model: Path | str, flags: Sequence[str], log: Path) -> Iterator[Serv
     assert process.stdout is not None
     with process.stdout as lines:
         try:
-            found = next((match for match in map(_ADDRESS.match, lines) if match), None)
-            if found is None:
+            url = announced(lines)
+            if url is None:
                 said = " ".join(log.read_text().split())
                 raise ServerFault(f"the server ended before it was ready: {said}")
-            yield ServerProcess(found[1], process.pid)
+            yield ServerProcess(url, process.pid)
         finally:
             process.terminate()
             try:

@@ -107,6 +107,9 @@ def streamed(body: bytes) -> Answer:
     ids: tuple[int, ...] | None = None
     counts: tuple[int, int] | None = None
     for event in events:
+        if event.startswith(":"):
+            # A comment: the stream was silent for long.
+            continue
         chunk = json.loads(event.removeprefix("data: "))
         if not chunk["choices"]:
             counts = (chunk["usage"]["prompt_tokens"], chunk["usage"]["completion_tokens"])

@@ -14,7 +14,7 @@ from attrs import frozen
 from tests.support.faulty import LETTERS, answer_to
 from tests.support.scripted import ScriptedExecutor
 from tests.support.serving import MODEL, Running, serving
-from tests.support.wire import TEXT
+from tests.support.wire import TEXT, tasks_living
 
 ANSWER_TOKENS = 12
 PATIENCE = 15.0
@@ -49,7 +49,7 @@ async def ask(server: Running, body: dict[str, Any], path: str = TEXT) -> Seen:
         return Seen(200, response.json()["choices"][0]["text"])
     *events, last, nothing = response.text.split("\n\n")
     assert nothing == ""
-    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events if event[:1] != ":"]
     text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
     if last == "data: [DONE]":
         return Seen(200, text)
@@ -67,11 +67,6 @@ async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(PATIENCE):
         while not condition():  # noqa: ASYNC110  # nothing tells
             await trio.sleep(0.002)
-
-
-def tasks_living() -> int:
-    """The tasks there are, of the server and of the test."""
-    return trio.lowlevel.current_statistics().tasks_living
 
 
 async def assert_well(server: Running, tasks: int) -> None:

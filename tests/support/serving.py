@@ -67,6 +67,13 @@ class Running:
         assert parsed.port is not None
         return parsed.host, parsed.port
 
+    async def wait_busy(self, *, running: int, waiting: int = 0) -> None:
+        """Returns once so many requests run and wait; an error if that does not come to be."""
+        engine = self.service.engine
+        with trio.fail_after(5):
+            while (engine.running, engine.waiting) != (running, waiting):  # noqa: ASYNC110  # no event
+                await trio.sleep(0.002)
+
     async def wait_rows_free(self, seconds: float = 5.0) -> None:
         """Returns once no request runs or waits; an error if that does not come to be."""
         with trio.fail_after(seconds):

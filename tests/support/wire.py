@@ -103,15 +103,25 @@ async def connected(server: Running) -> AsyncIterator[Wire]:
 
 
 @asynccontextmanager
+async def streaming(server: Running) -> AsyncIterator[Wire]:
+    """A client whose stream has begun; if the model never ends, it keeps a row for the block."""
+    body = {"model": server.service.served_name, "prompt": "hi", "stream": True}
+    async with connected(server) as wire:
+        await wire.send(post(body))
+        await wire.until(b'"text":"')
+        yield wire
+
+
+@asynccontextmanager
 async def unharmed(server: Running) -> AsyncIterator[None]:
     """Within the block clients do their worst; after it the server is as it was before."""
     await _assert_serves(server)
-    before = _tasks()
+    before = tasks_living()
     yield
     with trio.fail_after(5):
         await _assert_serves(server)
         await server.wait_rows_free()
-        while _tasks() > before:  # noqa: ASYNC110  # a task's end is no event
+        while tasks_living() > before:  # noqa: ASYNC110  # a task's end is no event
             await trio.sleep(0.002)
 
 
@@ -121,7 +131,8 @@ async def _assert_serves(server: Running) -> None:
     assert (await server.client.post(TEXT, json=body)).status_code == 200
 
 
-def _tasks() -> int:
+def tasks_living() -> int:
+    """The tasks there are, of the server and of the test."""
     return trio.lowlevel.current_statistics().tasks_living
 
 

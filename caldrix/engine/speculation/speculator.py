@@ -44,6 +44,7 @@ class Speculator:
         self._asked = False
         self._unverified = None
         self._behind = True
+        self._tuner.drop_trial()
         self._proposer.begin()
 
     def read(self, tokens: Sequence[int]) -> None:

@@ -116,6 +116,10 @@ class Tuner:
         self._trial_price = choice.price
         return choice.length
 
+    def drop_trial(self) -> None:
+        """Forgets a choice whose step is not recorded, such as a sequence's last one."""
+        self._trial_price = None
+
     def record(
         self,
         kind: int,

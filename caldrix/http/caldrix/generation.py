@@ -64,6 +64,7 @@ async def answer(
         max_tokens=request.most_tokens,
         sampling=request.sampling(service.sampling),
         end_tokens=frozenset() if request.ignore_eos else service.tokenizer.end_ids,
+        name=envelope.id,
     )
     assembler = TextAssembler(service.tokenizer, request.stop)
     parts = _generate(service, generation_request, assembler, prompt_field, envelope.id, watch)
