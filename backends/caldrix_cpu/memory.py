@@ -16,6 +16,8 @@ from caldrix_cpu.numpy_attention import cache_bytes
 
 _FLOAT32 = 4
 _GIB = 2**30
+_HEADROOM = 256 * 2**20
+"""Bytes for all but the model: what a step computes with, connections, prompts, the program."""
 _LEAST_CONTEXT = 2
 """A token of prompt and one of answer."""
 
@@ -47,7 +49,16 @@ def row_bytes(program: Program, context: int) -> int:
     return sum(cache_bytes(cache, context) for cache in program.caches)
 
 
-def available_memory(root: Path = Path("/")) -> int | None:
+def available_memory() -> int | None:
+    """Bytes that a model can take: what the system has, less what serving it takes besides.
+
+    None where the system does not say.
+    """
+    has = system_memory()
+    return None if has is None else max(0, has - _HEADROOM)
+
+
+def system_memory(root: Path = Path("/")) -> int | None:
     """Bytes that can be taken without swapping or passing a control group's limit.
 
     None where the system says neither.

@@ -19,7 +19,7 @@ from caldrix.bench.cases import Case, Decode, Prefill, positions
 from caldrix.bench.report import Report, Result, bandwidth, bandwidth_median, results
 from caldrix.bench.rounds import Spread, Watch, measure
 from caldrix.bench.subject import max_context, open_subject
-from caldrix.cli.options import DtypeFlag, check_positive, read_threads
+from caldrix.cli.options import DtypeFlag, Whole, check_positive, read_threads
 from caldrix.cli.progress import TerminalProgress
 from caldrix.cli.termination import ended_by_sigterm
 from caldrix.errors import Refusal
@@ -31,11 +31,11 @@ def bench(
     model: str = DEFAULT_MODEL,
     /,
     *,
-    prompt: int = 512,
-    depth: Annotated[tuple[int, ...], Parameter(negative=())] = (32,),
-    decode: int = 64,
-    batch: int = 8,
-    rounds: int = 5,
+    prompt: Whole = 512,
+    depth: Annotated[tuple[Whole, ...], Parameter(negative=())] = (32,),
+    decode: Whole = 64,
+    batch: Whole = 8,
+    rounds: Whole = 5,
     backend: str = "auto",
     threads: str = "auto",
     dtype: DtypeFlag = "auto",

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import attrs
 import cattrs
 from attrs import frozen
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.engine.sampling_ranges import SAMPLING_RANGES, OutOfRange
 from caldrix.errors import Refusal
 
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
+
+
+def _read_whole(kind: object, tokens: Sequence[Token]) -> int:
+    """A whole number; cyclopts itself would round another."""
+    text = tokens[0].value
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    raise ValueError(f"it must be a whole number, got {text}")
+
+
+Whole: TypeAlias = Annotated[int, Parameter(converter=_read_whole)]
+"""The type of a flag that counts something."""
 DtypeFlag: TypeAlias = Literal["auto", "f32", "bf16", "q8_0", "q4_1"]
 KvDtypeFlag: TypeAlias = Literal["auto", "f16", "f32"]
 
@@ -68,7 +82,7 @@ class SamplingFlags:
 
     temperature: float | None = None
     """0 is greedy, and the default."""
-    top_k: int | None = None
+    top_k: Whole | None = None
     """Keep so many of the best tokens; 0, the default, keeps all."""
     top_p: float | None = None
     """Keep the best tokens that together have this probability; 1, the default, keeps all."""
@@ -76,7 +90,7 @@ class SamplingFlags:
     """Keep tokens with at least this part of the best one's probability; 0, the default, is off."""
     repetition_penalty: float | None = None
     """Above 1 makes tokens that were there already less likely; 1, the default, is off."""
-    seed: int | None = None
+    seed: Whole | None = None
     """The same seed gives the same text; a fresh one each time if not given."""
 
     def settings(self) -> SamplingSettings:

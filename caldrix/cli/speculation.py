@@ -9,6 +9,7 @@ from pathlib import Path
 from attrs import frozen
 from cyclopts import Parameter
 
+from caldrix.cli.options import Whole
 from caldrix.engine.speculation.ngram import LONGEST_SUFFIX, SuffixLengths
 from caldrix.engine.speculation.settings import SpeculationMode, SpeculationSettings
 from caldrix.engine.speculation.tuner import LONGEST_DRAFT
@@ -34,7 +35,7 @@ class SpeculationFlags:
     if one is named, and turns itself off where the others are refused."""
     draft: str | None = None
     """The second model, by any name that a model has; it must have the model's vocabulary."""
-    draft_tokens: int | None = None
+    draft_tokens: Whole | None = None
     """Guess so many tokens a step, 1 to 8; tuned while running if not given."""
     ngram: str | None = None
     """Shortest and longest text to look up, in tokens, 1:1 to 8:8; 2:4 if not given."""

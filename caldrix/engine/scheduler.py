@@ -19,10 +19,13 @@ from caldrix.engine.rows import LEAST_SHARED, Rows, common_prefix
 from caldrix.engine.sequence import Sequence
 from caldrix.models.lane import Slice
 
-PREFILL_TOKENS = 512
-"""Prompt tokens computed in one step, so that leaving and joining never wait for a long prompt."""
+PREFILL_TOKENS = 128
+"""Prompt tokens computed in one step, so that leaving and joining never wait for a long prompt.
+
+More at once are no faster on a CPU.
+"""
 PREFILL_TOKENS_IN_COMPANY = 64
-"""The same while others decode, whose next tokens come no sooner than the step ends."""
+"""The same where others have a part in the step: their tokens come no sooner than it ends."""
 
 
 @frozen(eq=False)
@@ -94,7 +97,7 @@ class Scheduler:
             if sequence.isolated:
                 return [Work(sequence, sequence.next_slice(PREFILL_TOKENS))]
         decoding = [sequence for sequence in self._running if sequence.decoding]
-        shares = self._share(PREFILL_TOKENS_IN_COMPANY if decoding else PREFILL_TOKENS)
+        shares = self._share(in_company=bool(decoding))
         return [
             *(Work(sequence, sequence.next_slice(1)) for sequence in decoding),
             *(Work(sequence, sequence.next_slice(share)) for sequence, share in shares.items()),
@@ -104,15 +107,18 @@ class Scheduler:
         """All sequences that hold a row or wait for one."""
         return [*self._running, *self._waiting]
 
-    def _share(self, budget: int) -> dict[Sequence, int]:
-        """How many tokens of its prompt each sequence computes next, in all ``budget`` at most."""
+    def _share(self, *, in_company: bool) -> dict[Sequence, int]:
+        """How many tokens of its prompt each sequence computes next.
+
+        ``in_company`` tells whether others decode in the same step.
+        """
         candidates = [sequence for sequence in self._running if not sequence.decoding]
         candidates += self._next_in_line()
         if not candidates:
             return {}
         first, *others = candidates
         shares: dict[Sequence, int] = {}
-        left = budget
+        left = PREFILL_TOKENS_IN_COMPANY if in_company or others else PREFILL_TOKENS
 
         def give(sequence: Sequence, most: int) -> None:
             nonlocal left

@@ -15,6 +15,7 @@ from caldrix.bench.report import results
 from caldrix.bench.rounds import Round
 from caldrix.bench.subject import LaneSubject, Opened, open_subject
 from caldrix.cli.main import execute
+from caldrix.engine.scheduler import PREFILL_TOKENS
 from caldrix.models.lane import LaneOptions, Slice, find_lane
 from caldrix.weights.tensor import Float32
 from tests.references import tiny
@@ -141,18 +142,18 @@ def test_prompts_in_slices_and_rows_together() -> None:
     executor = Recorder()
     subject = LaneSubject("recorder", executor)
     assert (subject.bytes_read_per_token, subject.threads) == (12, 3)
-    prompts = np.arange(2 * 700).reshape(2, 700)
-    logits = subject.start(prompts, wanted=200)
-    np.testing.assert_array_equal(logits[:, 0], prompts[:, 500:].ravel())
+    prompts = np.arange(2 * 200).reshape(2, 200)
+    logits = subject.start(prompts, wanted=100)
+    np.testing.assert_array_equal(logits[:, 0], prompts[:, 100:].ravel())
     subject.decode(np.array([5, 6]))
     subject.decode(np.array([7, 8]))
     assert executor.steps == [
-        [(0, 0, 512, 12)],
-        [(0, 512, 188, 188)],
-        [(1, 0, 512, 12)],
-        [(1, 512, 188, 188)],
-        [(0, 700, 1, 1), (1, 700, 1, 1)],
-        [(0, 701, 1, 1), (1, 701, 1, 1)],
+        [(0, 0, PREFILL_TOKENS, 28)],
+        [(0, 128, 72, 72)],
+        [(1, 0, PREFILL_TOKENS, 28)],
+        [(1, 128, 72, 72)],
+        [(0, 200, 1, 1), (1, 200, 1, 1)],
+        [(0, 201, 1, 1), (1, 201, 1, 1)],
     ]
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from caldrix.cli.main import execute
+from caldrix.models.lane import find_lane
+from caldrix.models.loading import load_model
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,7 @@ from caldrix.cli.main import execute
         (["frobnicate"], "frobnicate"),
         (["serve", "--frob"], "see `caldrix serve --help`"),
         (["serve", "--port", "high"], "--port"),
+        (["serve", "--max-batch", "2.5"], "--max-batch: it must be a whole number, got 2.5"),
         (["serve", "--port", "99999"], "--port must be 0 to 65535, got 99999"),
         (["serve", "--served-name", ""], "--served-name must not be empty"),
         (["run", "-p", "\udcff"], "--prompt is not valid text"),
@@ -68,7 +71,15 @@ def run_endlessly(stdout: int) -> subprocess.Popen[bytes]:
     )
 
 
-def test_an_interrupted_answer_ends_in_one_line(smollm2_path: Path) -> None:
+@pytest.fixture
+def compiled_smollm2(smollm2_path: Path) -> None:
+    """The embedded model with its kernels in the cache, so that nothing is said about them."""
+    with load_model(smollm2_path, lane=find_lane("cpu"), context=2):
+        pass
+
+
+@pytest.mark.usefixtures("compiled_smollm2")
+def test_an_interrupted_answer_ends_in_one_line() -> None:
     with run_endlessly(subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.read(1)
@@ -77,7 +88,8 @@ def test_an_interrupted_answer_ends_in_one_line(smollm2_path: Path) -> None:
     assert (process.returncode, errors) == (1, b"caldrix: interrupted\n")
 
 
-def test_a_reader_that_leaves_ends_the_answer_in_silence(smollm2_path: Path) -> None:
+@pytest.mark.usefixtures("compiled_smollm2")
+def test_a_reader_that_leaves_ends_the_answer_in_silence() -> None:
     read, write = os.pipe()
     with run_endlessly(write) as process:
         os.close(write)

@@ -42,13 +42,25 @@ def sizes(work: SequenceOf[Work]) -> dict[Sequence, int]:
     return {item.sequence: len(item.slice.tokens) for item in work}
 
 
-def test_a_short_prompt_passes_a_long_one() -> None:
+def test_a_short_prompt_passes_a_long_one_in_a_short_step() -> None:
     machine = Machine(rows=2)
     long = machine.ask([1] * 4000)
     assert sizes(machine.step()) == {long: PREFILL_TOKENS}
-    short = machine.ask([3] * 40, max_tokens=1)
-    assert sizes(machine.step()) == {long: PREFILL_TOKENS - 40, short: 40}
+    short = machine.ask([3] * 20, max_tokens=1)
+    assert sizes(machine.step()) == {long: PREFILL_TOKENS_IN_COMPANY - 20, short: 20}
     assert sizes(machine.step()) == {long: PREFILL_TOKENS}
+
+
+def test_what_the_oldest_leaves_is_the_shortests() -> None:
+    machine = Machine(rows=4)
+    oldest, longer, shorter = (
+        machine.ask([token] * size) for token, size in enumerate((4000, 300, 200), 1)
+    )
+    half = PREFILL_TOKENS_IN_COMPANY // 2
+    assert sizes(machine.step()) == {oldest: half, shorter: half}
+    shortest = machine.ask([4] * 12)
+    assert sizes(machine.step()) == {oldest: half, shortest: 12, shorter: half - 12}
+    assert longer.row is None
 
 
 def test_short_prompts_cannot_stop_a_long_one() -> None:
@@ -56,10 +68,11 @@ def test_short_prompts_cannot_stop_a_long_one() -> None:
     long = machine.ask([1] * 4000, max_tokens=1)
     steps = 0
     while not long.ended:
-        machine.ask([3 + steps % 5] * 900, max_tokens=1)
+        if machine.scheduler.waiting < 3:
+            machine.ask([3 + steps % 5] * 900, max_tokens=1)
         machine.step()
         steps += 1
-    assert steps <= 2 * 4000 // PREFILL_TOKENS + 2
+    assert steps <= 2 * 4000 // PREFILL_TOKENS_IN_COMPANY + 2
 
 
 def test_prompts_beside_decoding_sequences_are_cut_smaller() -> None:

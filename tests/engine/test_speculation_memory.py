@@ -79,7 +79,7 @@ def first_step(content: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "it is not JSON"),
+        (" ", "it is not JSON"),
         ("{", "it is not JSON"),
         ("[" * 100_000, "it is not JSON"),
         ("\udcff", "it is not JSON"),

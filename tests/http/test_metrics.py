@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 from attrs import frozen
 
@@ -113,6 +115,26 @@ async def test_an_answer_without_a_token_counts_as_well() -> None:
     assert [page[name] for name in PER_ANSWER] == [1, 1, 1]
     assert page["prompt_tokens_total"] == PROMPT_TOKENS
     assert page["time_per_output_token_seconds_count"] == 0
+
+
+@trio_test
+async def test_the_time_in_the_queue_is_that_of_waiting_for_a_row() -> None:
+    async with serving(never_ends(), context=10**4) as server:
+        async with connected(server) as running, trio.open_nursery() as nursery:
+            await running.send(post(STREAM))
+            await running.until(b'"text":"a"')
+            nursery.start_soon(partial(server.client.post, TEXT, json=REQUEST))
+            await server.wait_busy(running=1, waiting=1)
+            began = trio.current_time()
+            await trio.sleep(0.05)
+            waited = trio.current_time() - began
+            await running.stream.aclose()
+        page = await look(server)
+        (record, _) = (await server.client.get("/debug/requests")).json()["requests"]
+    # The other one has left: what it waited is in no histogram of answers.
+    assert page["request_queue_time_seconds_count"] == 1
+    assert page["request_queue_time_seconds_sum"] >= waited
+    assert record["queue_ms"] >= 1000 * waited
 
 
 @trio_test

@@ -10,9 +10,15 @@ import pytest
 from caldrix.models.decoder import Attention, Dimensions, pre_norm_decoder
 from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.rope import base_frequencies
-from caldrix_cpu import compiled, numpy_executor
+from caldrix_cpu import compiled, memory, numpy_executor
 from caldrix_cpu.lane import KERNELS_VARIABLE, CpuLane
-from caldrix_cpu.memory import Needs, available_memory, float32_needs, require_memory
+from caldrix_cpu.memory import (
+    Needs,
+    available_memory,
+    float32_needs,
+    require_memory,
+    system_memory,
+)
 from tests.support.compiled import BEST
 from tests.support.random_models import random_model
 
@@ -177,7 +183,13 @@ MEMINFO = "MemTotal:  9000000 kB\nMemFree: 1 kB\nMemAvailable:    4000000 kB\n"
 def test_memory_is_what_the_system_and_its_groups_leave(
     tmp_path: Path, files: dict[str, str], available: int | None
 ) -> None:
-    assert available_memory(system(tmp_path, files)) == available
+    assert system_memory(system(tmp_path, files)) == available
+
+
+def test_some_of_it_is_kept_for_all_but_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has, available in ((2**30, 3 * 2**28), (2**27, 0), (None, None)):
+        monkeypatch.setattr(memory, "system_memory", lambda has=has: has)
+        assert available_memory() == available
 
 
 def test_the_system_at_hand_has_memory() -> None:

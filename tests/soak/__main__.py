@@ -115,7 +115,7 @@ def soak(
     seed
         What they are drawn from: the same seed, the same requests.
     model
-        The model to serve; a small random one if none is given.
+        The model to serve, one that chats; a small random one if none is given.
     max_batch
         Requests that the server computes at the same time.
     prefix_rows

@@ -14,6 +14,8 @@ from typing import Any
 import httpx2
 from attrs import evolve, frozen
 
+from caldrix.errors import CaldrixError
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 _WORDS = (
     *("lamp", "stone", "river", "quiet", "seven", "orange", "window", "paper", "cloud", "engine"),
@@ -25,6 +27,10 @@ _FOLLOW_UP = "And why is that?"
 # Of the questions, those that others are made from.
 _TURNS, _STOPS = 0.5, 0.4
 _PATIENCE = 120.0
+
+
+class ExamFailed(CaldrixError):
+    """A question has no answer even alone; of a model that does not chat, for one."""
 
 
 @frozen
@@ -55,7 +61,10 @@ class Exam:
 
 
 async def hold_exam(url: str, seed: int, count: int) -> Exam:
-    """Asks about twice ``count`` questions, one at a time, of a server of one row."""
+    """Asks about twice ``count`` questions, one at a time, of a server of one row.
+
+    Raises ExamFailed.
+    """
     random = Random(seed)
     async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=_PATIENCE) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
@@ -66,7 +75,8 @@ async def hold_exam(url: str, seed: int, count: int) -> Exam:
             (await client.post(TEXT, json=other)).raise_for_status()
             fields = {**question.fields, "model": model, "return_token_ids": True}
             answer = await client.post(question.path, json=fields)
-            answer.raise_for_status()
+            if answer.status_code != 200:
+                raise ExamFailed(f"asked alone, {question.path} answered {answer.text.strip()}")
             return whole(answer.content)
 
         answers: list[tuple[Question, Answer]] = []

@@ -123,7 +123,10 @@ def _require_writable(path: Path, named: Path) -> None:
 
 
 def _read(path: Path, named: Path) -> _Content:
-    """The file's content, empty where there is none. Raises SpeculationMemoryUnusable."""
+    """The file's content, none of one that is empty or not there.
+
+    Raises SpeculationMemoryUnusable.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
@@ -133,6 +136,8 @@ def _read(path: Path, named: Path) -> _Content:
         _refuse(named, f"it cannot be read: {error.strerror}")
     if len(raw) > _MOST_BYTES:
         _refuse(named, "it is larger than such a file can be")
+    if not raw:
+        return _Content.of()
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):  # ValueError: not UTF-8, not JSON, or an endless number
