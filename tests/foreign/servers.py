@@ -36,7 +36,7 @@ class Server:
 def caldrix() -> Server:
     """This project's own, from this environment."""
     run = [sys.executable, "-c", "from caldrix.cli.main import main; main()"]
-    served = ["--served-name", MODEL_NAME, "--context", str(CONTEXT)]
+    served = ["--served-name", MODEL_NAME, "--context", str(CONTEXT), "--speculate", "ngram"]
     return Server(
         "caldrix",
         _package_version(Path(sys.executable), "caldrix"),
