@@ -101,11 +101,11 @@ def require_memory(
 def _context_remedy(needed: Needs, options: LaneOptions, left: int, remedy: str) -> str:
     """What to do about KV caches that take more than the ``left`` bytes."""
     fitting = bisect_right(range(options.context), left, key=needed.caches) - 1
+    fewer = "fewer rows (--max-batch, --prefix-rows) take less"
     if fitting >= _LEAST_CONTEXT:
         remedy = f"--context {fitting} fits"
-    if options.rows > 1:
-        remedy += ", and fewer rows (--max-batch, --prefix-rows) take less"
-    return remedy
+        return remedy if options.rows == 1 else f"{remedy}, and {fewer}"
+    return remedy if options.rows == 1 else f"{fewer}, or {remedy}"
 
 
 def _free_memory(root: Path) -> Iterator[int]:

@@ -292,7 +292,8 @@ async def running_engine(
     ``speculator`` guesses ahead, for one row only. ``observe_token`` is told, in the engine's
     thread, the seconds that each token after a request's first took.
 
-    Leaving the block stops the engine: requests still inside get EngineUnavailable.
+    Leaving the block stops the engine: requests still inside get EngineUnavailable. As from any
+    nursery, an error of the block comes out in an exception group.
     """
     assert speculator is None or rows == 1
     engine = Engine(

@@ -99,10 +99,19 @@ class Rows:
         for row in self._all():
             shared = min(_in_common(tokens, row), len(tokens) - 1)
             if shared > most:
-                length = self._executor.resumable(row.number, shared)
+                length = self._resumable(row, shared)
                 if length > most:
                     best, most = row, length
         return best, most
+
+    def _resumable(self, row: Row, length: int) -> int:
+        try:
+            return self._executor.resumable(row.number, length)
+        except LaneLost:
+            raise
+        except Exception:  # noqa: BLE001  # whatever broke, it can be computed after all
+            _log.exception("row_not_resumed", positions=length)
+            return 0
 
     def _place(self, source: Row | None, length: int) -> Row:
         """The free row to work in: the source if most of it is used, or the least missed one."""

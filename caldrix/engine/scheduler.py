@@ -1,8 +1,8 @@
 """Who waits, who runs, and what the next step computes. No IO and no clock: a plain machine.
 
 A step computes one token of every sequence that has its prompt behind it, and beside them a slice
-of prompts, a small one where somebody's tokens are waiting for the step's end. Half of it goes to
-the prompt that came first and the rest to the shortest, so that neither can hold up the other.
+of prompts, a small one where others wait for the step's end or may come to. Half of it goes to the
+prompt that came first and the rest to the shortest, so that neither can hold up the other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
+from itertools import count
 
 from attrs import frozen
 
@@ -20,12 +21,12 @@ from caldrix.engine.sequence import Sequence
 from caldrix.models.lane import Slice
 
 PREFILL_TOKENS = 128
-"""Prompt tokens computed in one step, so that leaving and joining never wait for a long prompt.
+"""Prompt tokens computed in one step, so that leaving never waits for a long prompt.
 
 More at once are no faster on a CPU.
 """
-PREFILL_TOKENS_IN_COMPANY = 64
-"""The same where others have a part in the step: their tokens come no sooner than it ends."""
+SHARED_PREFILL_TOKENS = 64
+"""The same with several rows: others' tokens, and whoever comes, wait for the step's end."""
 
 
 @frozen(eq=False)
@@ -44,6 +45,8 @@ class Scheduler:
     def __init__(self, rows: Rows, working_rows: int, queue_depth: int) -> None:
         self._rows = rows
         self._most = working_rows + queue_depth
+        self._prefill_tokens = PREFILL_TOKENS if working_rows == 1 else SHARED_PREFILL_TOKENS
+        self._arrivals = count()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self.lock = threading.Lock()
@@ -73,6 +76,7 @@ class Scheduler:
         """Queues a sequence; those that ended take no place. Raises QueueFull."""
         if self.running + self.waiting >= self._most:
             raise QueueFull
+        sequence.arrival = next(self._arrivals)
         self._waiting.append(sequence)
 
     def turn_over(self) -> None:
@@ -96,29 +100,25 @@ class Scheduler:
         for sequence in self._running:
             if sequence.isolated:
                 return [Work(sequence, sequence.next_slice(PREFILL_TOKENS))]
-        decoding = [sequence for sequence in self._running if sequence.decoding]
-        shares = self._share(in_company=bool(decoding))
-        return [
-            *(Work(sequence, sequence.next_slice(1)) for sequence in decoding),
-            *(Work(sequence, sequence.next_slice(share)) for sequence, share in shares.items()),
-        ]
+        shares = {sequence: 1 for sequence in self._running if sequence.decoding}
+        shares |= self._share_prefill()
+        return [Work(sequence, sequence.next_slice(share)) for sequence, share in shares.items()]
 
     def everyone(self) -> SequenceOf[Sequence]:
         """All sequences that hold a row or wait for one."""
         return [*self._running, *self._waiting]
 
-    def _share(self, *, in_company: bool) -> dict[Sequence, int]:
-        """How many tokens of its prompt each sequence computes next.
-
-        ``in_company`` tells whether others decode in the same step.
-        """
+    def _share_prefill(self) -> dict[Sequence, int]:
+        """How many tokens of its prompt each sequence computes next."""
         candidates = [sequence for sequence in self._running if not sequence.decoding]
         candidates += self._next_in_line()
-        if not candidates:
+        candidates.sort(key=lambda sequence: sequence.arrival)
+        first = next((each for each in candidates if not self._should_wait(each)), None)
+        if first is None:
             return {}
-        first, *others = candidates
+        others = [sequence for sequence in candidates if sequence is not first]
         shares: dict[Sequence, int] = {}
-        left = PREFILL_TOKENS_IN_COMPANY if in_company or others else PREFILL_TOKENS
+        left = self._prefill_tokens
 
         def give(sequence: Sequence, most: int) -> None:
             nonlocal left

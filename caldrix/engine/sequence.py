@@ -61,6 +61,8 @@ class Sequence:
         self.timeline = Timeline()
         self.tokens = array("q", request.prompt)
         """The prompt, and what was generated after it."""
+        self.arrival = 0
+        """Its place in the order in which sequences were admitted."""
         self.row: Row | None = None
         self.isolated = False
         """Its next token is computed in no company: a step that it took part in has failed."""

@@ -33,9 +33,6 @@ _STATUSES: Mapping[type[CaldrixError], int] = {
     EngineUnavailable: 503,
 }
 
-_RETRY_SOON = {"Retry-After": "1"}
-"""A place in the queue is free as soon as any request ends; in seconds (RFC 9110, 10.2.3)."""
-
 
 class ApiError(CaldrixError):
     """A request's failure, as the client is told: status, message, and the field at fault.
@@ -72,12 +69,7 @@ def api_error(error: CaldrixError, *, param: str | None = None) -> ApiError:
         return error
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
-            return ApiError(
-                status,
-                str(error),
-                param=param if status == 400 else None,
-                headers=_RETRY_SOON if status == 429 else None,
-            )
+            return ApiError(status, str(error), param=param if status == 400 else None)
     _log.error("request_failed", exc_info=error)
     return internal_error()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caldrix.engine.rows import Rows
-from caldrix.engine.scheduler import PREFILL_TOKENS, PREFILL_TOKENS_IN_COMPANY, Scheduler, Work
+from caldrix.engine.scheduler import PREFILL_TOKENS, SHARED_PREFILL_TOKENS, Scheduler, Work
 from caldrix.engine.sequence import GenerationRequest, Sequence
 from tests.support.scripted import ScriptedExecutor, endless
 
@@ -42,48 +43,69 @@ def sizes(work: SequenceOf[Work]) -> dict[Sequence, int]:
     return {item.sequence: len(item.slice.tokens) for item in work}
 
 
-def test_a_short_prompt_passes_a_long_one_in_a_short_step() -> None:
+HALF = SHARED_PREFILL_TOKENS // 2
+
+
+def test_one_row_takes_larger_slices() -> None:
+    machine = Machine(rows=1)
+    first, second = machine.ask([1] * 200, max_tokens=1), machine.ask([2] * 30)
+    assert [sizes(machine.step()) for _ in range(3)] == [
+        {first: PREFILL_TOKENS}, {first: 200 - PREFILL_TOKENS}, {second: 30}
+    ]  # fmt: skip
+
+
+def test_a_short_prompt_passes_a_long_one() -> None:
     machine = Machine(rows=2)
     long = machine.ask([1] * 4000)
-    assert sizes(machine.step()) == {long: PREFILL_TOKENS}
+    assert sizes(machine.step()) == {long: SHARED_PREFILL_TOKENS}
     short = machine.ask([3] * 20, max_tokens=1)
-    assert sizes(machine.step()) == {long: PREFILL_TOKENS_IN_COMPANY - 20, short: 20}
-    assert sizes(machine.step()) == {long: PREFILL_TOKENS}
+    assert sizes(machine.step()) == {long: SHARED_PREFILL_TOKENS - 20, short: 20}
+    assert sizes(machine.step()) == {long: SHARED_PREFILL_TOKENS}
 
 
 def test_what_the_oldest_leaves_is_the_shortests() -> None:
     machine = Machine(rows=4)
-    oldest, longer, shorter = (
-        machine.ask([token] * size) for token, size in enumerate((4000, 300, 200), 1)
-    )
-    half = PREFILL_TOKENS_IN_COMPANY // 2
-    assert sizes(machine.step()) == {oldest: half, shorter: half}
+    oldest = machine.ask([1] * 4000)
+    longer, shorter = machine.ask([2] * 300), machine.ask([3] * 200)
+    assert sizes(machine.step()) == {oldest: HALF, shorter: HALF}
     shortest = machine.ask([4] * 12)
-    assert sizes(machine.step()) == {oldest: half, shortest: 12, shorter: half - 12}
+    assert sizes(machine.step()) == {oldest: HALF, shortest: 12, shorter: HALF - 12}
     assert longer.row is None
 
 
-def test_short_prompts_cannot_stop_a_long_one() -> None:
-    machine = Machine(rows=2)
-    long = machine.ask([1] * 4000, max_tokens=1)
+@pytest.mark.parametrize("rows", [2, 4, 8])
+@pytest.mark.parametrize("before", [0, 1, 20])
+def test_many_short_prompts_cannot_stop_a_long_one(rows: int, before: int) -> None:
+    """However many there are and whoever was first: each of those who come later gets half."""
+    machine = Machine(rows)
+    clients: list[Sequence] = []
     steps = 0
-    while not long.ended:
-        if machine.scheduler.waiting < 3:
-            machine.ask([3 + steps % 5] * 900, max_tokens=1)
+
+    def step() -> None:
+        nonlocal steps
+        clients[:] = [each for each in clients if not each.ended]
+        while len(clients) < 2 * rows:
+            clients.append(machine.ask([3 + len(clients)] * (100 + steps % 100), max_tokens=1))
         machine.step()
         steps += 1
-    assert steps <= 2 * 4000 // PREFILL_TOKENS_IN_COMPANY + 2
+
+    for _ in range(before):
+        step()
+    long = machine.ask([1] * 400, max_tokens=1)
+    ahead = sum(each.missing for each in machine.scheduler.everyone())
+    steps = 0
+    while not long.ended:
+        step()
+        assert steps <= ahead / HALF + 2
 
 
-def test_prompts_beside_decoding_sequences_are_cut_smaller() -> None:
+def test_decoding_sequences_have_their_part_in_every_step() -> None:
     machine = Machine(rows=3)
     running = machine.ask([1], max_tokens=100)
     machine.step()
     machine.step()
     first, second = machine.ask([3] * 500), machine.ask([4] * 300)
-    work = machine.step()
-    half = PREFILL_TOKENS_IN_COMPANY // 2
-    assert sizes(work) == {running: 1, first: half, second: half}
+    assert sizes(machine.step()) == {running: 1, first: HALF, second: HALF}
 
 
 def test_rows_are_given_in_the_order_of_arrival() -> None:
@@ -107,7 +129,7 @@ def test_every_step_is_bounded_and_everyone_is_served(
 ) -> None:
     machine = Machine(rows)
     sequences: list[Sequence] = []
-    for step in range(400):
+    for step in range(600):
         sequences += [
             machine.ask([1 + number % 7] * length, max_tokens)
             for number, (length, max_tokens, arrival) in enumerate(asks)
@@ -118,7 +140,7 @@ def test_every_step_is_bounded_and_everyone_is_served(
         assert len({item.slice.row for item in work}) == len(work) <= rows
         # Whoever decodes has its token in every step, and prompts have what they may beside them.
         prompts = sum(sizes(work).values()) - decoding
-        assert 0 <= prompts <= (PREFILL_TOKENS_IN_COMPANY if decoding else PREFILL_TOKENS)
+        assert 0 <= prompts <= (PREFILL_TOKENS if rows == 1 else SHARED_PREFILL_TOKENS)
         assert machine.scheduler.running <= rows
         if step >= 12 and not work:
             break

@@ -40,7 +40,9 @@ async def test_a_full_queue_is_a_429_at_once(body: dict[str, object]) -> None:
     async with serving(never_ends(), queue_depth=0) as server:
         async with streaming(server):
             response = await server.client.post(TEXT, json=body)
-            assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+            assert response.status_code == 429
+            # Clients space their tries better than one number for all of them would.
+            assert "retry-after" not in response.headers
             assert response.json()["error"] == FULL
         await server.wait_rows_free()
 

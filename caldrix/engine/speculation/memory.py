@@ -164,6 +164,9 @@ def _write(path: Path, content: _Content) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with _removed_on_failure(temporary):
         with temporary.open("w", encoding="utf-8") as file:
+            if path.exists():
+                # It stays as private as its owner has made it.
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(json.dumps(attrs.asdict(content)) + "\n")
             file.flush()
             os.fsync(file.fileno())
