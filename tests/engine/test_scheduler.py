@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -75,17 +76,21 @@ def test_what_the_oldest_leaves_is_the_shortests() -> None:
 
 @pytest.mark.parametrize("rows", [2, 4, 8])
 @pytest.mark.parametrize("before", [0, 1, 20])
-def test_many_short_prompts_cannot_stop_a_long_one(rows: int, before: int) -> None:
+@pytest.mark.parametrize("size", [30, 200, 300])
+def test_many_short_prompts_cannot_stop_a_long_one(rows: int, before: int, size: int) -> None:
     """However many there are and whoever was first: each of those who come later gets half."""
     machine = Machine(rows)
     clients: list[Sequence] = []
+    numbers = count()
     steps = 0
 
     def step() -> None:
         nonlocal steps
         clients[:] = [each for each in clients if not each.ended]
         while len(clients) < 2 * rows:
-            clients.append(machine.ask([3 + len(clients)] * (100 + steps % 100), max_tokens=1))
+            # No two of them begin alike.
+            name = [int(digit) for digit in f"{next(numbers):04}"]
+            clients.append(machine.ask([*name, *([3] * size)], max_tokens=1))
         machine.step()
         steps += 1
 
