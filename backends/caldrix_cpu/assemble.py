@@ -29,7 +29,11 @@ from caldrix_cpu.plan import ByNumpy, Pack, Plan, Projection
 from caldrix_cpu.rope_tables import RopeTable
 from caldrix_cpu.weights import Matrix, WeightStore
 
-_GATED = {Activation.SILU: tape.GATED_SILU, Activation.GELU_TANH: tape.GATED_GELU_TANH}
+_GATED = {
+    Activation.SILU: tape.GATED_SILU,
+    Activation.GELU_TANH: tape.GATED_GELU_TANH,
+    Activation.SIGMOID: tape.GATED_SIGMOID,
+}
 _NO_WINDOW = 1 << 40
 
 

@@ -21,6 +21,7 @@ from caldrix_cpu.kv_cache import bytes_of, layout_of
 from caldrix_cpu.library import load_kernels
 from caldrix_cpu.memory import Needs, available_memory, require_memory
 from caldrix_cpu.numpy_attention import cache_bytes
+from caldrix_cpu.numpy_memory import state_bytes
 from caldrix_cpu.plan import COMPILED, ByNumpy, Plan, make_plan
 from caldrix_cpu.runs import MOST_TOKENS
 from caldrix_cpu.step_memory import StepMemory
@@ -129,13 +130,13 @@ def _require(
 
 
 def _row_bytes(program: Program, plan: Plan, context: int, kv_dtype: str) -> int:
-    """Bytes of a row's caches."""
+    """Bytes of a row's caches and states."""
     by_numpy = {
         item.operation.cache
         for item in plan.items
         if isinstance(item, ByNumpy) and isinstance(item.operation, Attend)
     }
-    return sum(
+    return state_bytes(program) + sum(
         cache_bytes(cache, context)
         if index in by_numpy
         else bytes_of([layout_of(cache, context, MOST_TOKENS, kv_dtype)], rows=1)

@@ -13,6 +13,7 @@ from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
 from caldrix_cpu.cgroups import cgroup_folders, read_number, read_text
 from caldrix_cpu.numpy_attention import cache_bytes
+from caldrix_cpu.numpy_memory import state_bytes
 
 _FLOAT32 = 4
 _GIB = 2**30
@@ -29,7 +30,7 @@ class Needs:
     weights: int
     """What stays in memory of the weights."""
     caches: Callable[[int], int]
-    """KV caches with so many positions of context; never less with more."""
+    """KV caches with so many positions of context, and states; never less with more."""
     weights_kept: str = ""
     """How the weights are kept, as a refusal says it after their size: ``in float32``."""
 
@@ -45,8 +46,8 @@ def float32_needs(program: Program, rows: int) -> Needs:
 
 
 def row_bytes(program: Program, context: int) -> int:
-    """Bytes of a row's KV caches in float32, windowed layers kept in full."""
-    return sum(cache_bytes(cache, context) for cache in program.caches)
+    """Bytes of a row's states, and of its KV caches in float32, windowed layers kept in full."""
+    return state_bytes(program) + sum(cache_bytes(cache, context) for cache in program.caches)
 
 
 def available_memory() -> int | None:

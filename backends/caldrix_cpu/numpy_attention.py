@@ -38,6 +38,11 @@ class CacheArrays:
             by_head = new.reshape(tokens, heads, head_dim).swapaxes(0, 1)
             cached[row, :, start : start + tokens] = by_head
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copies the first ``length`` positions from row to row."""
+        for array in (self.keys, self.values):
+            array[target, :, :length] = array[source, :, :length]
+
 
 def cache_bytes(cache: KvCache, context: int) -> int:
     """Bytes of one row's `CacheArrays`; a window saves none of them."""

@@ -18,7 +18,9 @@ from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu.memory import available_memory, float32_needs, require_memory, row_bytes
 from caldrix_cpu.numpy_kernels import Kernel, compile_kernels
+from caldrix_cpu.numpy_memory import RowMemory
 from caldrix_cpu.numpy_step import Step
+from caldrix_cpu.rows import Rows
 
 
 class NumpyExecutor:
@@ -27,10 +29,17 @@ class NumpyExecutor:
     reproducible = False
     """BLAS adds up a token's products in another order where it computes more of them."""
 
-    def __init__(self, program: Program, kernels: Sequence[Kernel], options: LaneOptions) -> None:
+    def __init__(
+        self,
+        program: Program,
+        kernels: Sequence[Kernel],
+        memory: RowMemory,
+        options: LaneOptions,
+    ) -> None:
         self.vocab_size = program.vocab_size
         self.row_bytes = row_bytes(program, options.context)
         self._kernels = kernels
+        self._rows = Rows(memory.caches, memory.states, options.rows)
         self._registers = len(program.operations)
         self._options = options
 
@@ -39,6 +48,10 @@ class NumpyExecutor:
         step = Step.of(slices)
         if step.positions.max() >= self._options.context:
             raise LaneError(f"a slice ends past the context of {self._options.context} positions")
+        for part in slices:
+            self._rows.check(part.row, part.start)
+        for part in slices:
+            self._rows.begin(part)
         registers: list[Float32 | None] = [None] * self._registers
         # exp overflows to infinity in a gate whose value is then exactly the limit, zero.
         with np.errstate(over="ignore"):
@@ -48,15 +61,21 @@ class NumpyExecutor:
                     registers[index] = None
         logits = registers[-1]
         assert logits is not None
+        for part in slices:
+            self._rows.end(part)
         return logits
 
     def resumable(self, row: int, length: int) -> int:
-        """Nothing: computed in other slices, the logits after it would be others."""
-        return 0
+        """Where to go on from: with the same bits as from scratch, if that is in such slices."""
+        return self._rows.resumable(row, length)
 
     def copy_row(self, source: int, target: int, length: int) -> None:
-        """Raises LaneError."""
-        raise LaneError("the numpy kernels copy no row: they compute every prompt from its start")
+        """Copies keys, values and states."""
+        self._rows.copy(source, target, length)
+
+    def leave(self) -> None:
+        """Ends its use: its rows' memory goes."""
+        self._rows = Rows((), (), self._options.rows)
 
 
 @contextmanager
@@ -69,10 +88,14 @@ def numpy_executor(
     LaneUnavailable for a model or a context that memory can't hold.
     """
     require_memory(float32_needs(program, options.rows), options, available_memory())
-    kernels = compile_kernels(program, weights, options)
+    memory = RowMemory.allocate(program, options.rows, options.context)
+    kernels = compile_kernels(program, weights, options, memory)
+    executor = NumpyExecutor(program, kernels, memory, options)
+    del memory
     with threadpool_limits(options.threads, user_api="blas"):
         try:
-            yield NumpyExecutor(program, kernels, options)
+            yield executor
         finally:
-            # The kernels hold the arrays; an executor that outlives the block must not.
+            # Both hold the arrays; an executor that outlives the block must not.
             kernels.clear()
+            executor.leave()

@@ -14,11 +14,14 @@ from caldrix.models.program import (
     Activation,
     Add,
     Attend,
+    Convolve,
+    DeltaRule,
     Embed,
     Gate,
     Linear,
     Logits,
     Operation,
+    Part,
     Program,
     RmsNorm,
     Rope,
@@ -29,6 +32,8 @@ from caldrix.models.program import (
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import aligned
 from caldrix_cpu.numpy_attention import CacheArrays, attend
+from caldrix_cpu.numpy_delta_rule import GatedDeltaRule
+from caldrix_cpu.numpy_memory import RowMemory, StateArrays
 from caldrix_cpu.numpy_rotation import Rotation
 from caldrix_cpu.numpy_step import Step
 
@@ -46,31 +51,44 @@ class Kernel:
     dead: tuple[int, ...]
 
 
+REPRODUCIBLE: frozenset[type] = frozenset({Part, Convolve, DeltaRule})
+"""The operations that `compile_operation` computes for each token by itself, in one order."""
+
+
 def compile_kernels(
-    program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+    program: Program, weights: Mapping[str, Tensor], options: LaneOptions, memory: RowMemory
 ) -> list[Kernel]:
-    """The kernels of a Program in order, with their weights decoded and their caches allocated."""
-    return _Compiler(program, weights, options).compile()
+    """The kernels of a Program in order, with their weights decoded."""
+    return _Compiler(program, weights, options, memory, chunked=True).compile()
 
 
 def compile_operation(
-    program: Program, weights: Mapping[str, Tensor], options: LaneOptions, operation: Operation
+    program: Program,
+    weights: Mapping[str, Tensor],
+    options: LaneOptions,
+    memory: RowMemory,
+    operation: Operation,
 ) -> Run:
-    """One operation of a Program by itself, with its weights and its cache."""
-    return _Compiler(program, weights, options).one(operation)
+    """One operation of a Program by itself, with its weights."""
+    return _Compiler(program, weights, options, memory, chunked=False).one(operation)
 
 
 class _Compiler:
     def __init__(
-        self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+        self,
+        program: Program,
+        weights: Mapping[str, Tensor],
+        options: LaneOptions,
+        memory: RowMemory,
+        *,
+        chunked: bool,
     ) -> None:
         self._program = program
         self._weights = weights
         self._rotations: dict[tuple[tuple[float, ...], bool], Rotation] = {}
         self._context = options.context
-        self._caches = [
-            CacheArrays.allocate(cache, options.rows, options.context) for cache in program.caches
-        ]
+        self._memory = memory
+        self._chunked = chunked
 
     def compile(self) -> list[Kernel]:
         groups = _grouped(self._program.operations)
@@ -102,7 +120,17 @@ class _Compiler:
             case Rope():
                 return _rope(operation, self._rotation(operation))
             case Attend():
-                return _attend(operation, self._caches[operation.cache])
+                return _attend(operation, self._memory.caches[operation.cache])
+            case Part():
+                return _part(operation)
+            case Convolve():
+                return _convolve(
+                    operation,
+                    self._weights[operation.weight].to_float32(),
+                    self._memory.states[operation.state],
+                )
+            case DeltaRule():
+                return self._delta_rule(operation)
             case Gate():
                 return _gate(operation)
             case Add():
@@ -146,6 +174,26 @@ class _Compiler:
         weight = aligned.empty((operation.x.width, operation.out.width))
         aligned.decode_into(weight.T, self._weights[operation.weight])
         return _project(operation.x.index, ((operation.out.index, slice(None)),), weight)
+
+    def _delta_rule(self, operation: DeltaRule) -> Run:
+        rates = self._weights[operation.rate].to_float32()
+        rule = GatedDeltaRule(
+            operation,
+            np.exp(rates) if operation.in_log else -rates,
+            self._weights[operation.rate_bias].to_float32(),
+            chunked=self._chunked,
+        )
+        state, out = self._memory.states[operation.state], operation.out.index
+        arguments = [value.index for value in inputs(operation)]
+
+        def run(registers: Registers, step: Step) -> None:
+            q, k, v, decay, strength = (_read(registers, index) for index in arguments)
+            result = np.empty((len(v), operation.out.width), np.float32)
+            for part, at in step.parts():
+                result[at] = rule(q[at], k[at], v[at], decay[at], strength[at], state.of(part))
+            registers[out] = result
+
+        return run
 
     def _rotation(self, operation: Rope) -> Rotation:
         """One for all operations with the same frequencies."""
@@ -233,13 +281,43 @@ def _attend(operation: Attend, cache: CacheArrays) -> Run:
         queries = _read(registers, q) * scale
         keys, values = _read(registers, k), _read(registers, v)
         attended: list[Float32] = []
-        first = 0
-        for part in step.slices:
-            tokens = slice(first, first + len(part.tokens))
+        for part, tokens in step.parts():
             cache.write(part.row, part.start, keys[tokens], values[tokens])
             attended.append(attend(queries[tokens], cache, part.row, part.start))
-            first = tokens.stop
         registers[out] = attended[0] if len(attended) == 1 else np.concatenate(attended)
+
+    return run
+
+
+def _part(operation: Part) -> Run:
+    x, out, groups = operation.x.index, operation.out.index, operation.groups
+    columns = slice(operation.start, operation.start + operation.out.width // groups)
+
+    def run(registers: Registers, step: Step) -> None:
+        value = _read(registers, x)
+        parts = value.reshape(len(value), groups, -1)[..., columns]
+        registers[out] = parts.reshape(len(value), -1)
+
+    return run
+
+
+def _convolve(operation: Convolve, weight: Float32, state: StateArrays) -> Run:
+    x, out, taps = operation.x.index, operation.out.index, operation.taps
+    activate = _ACTIVATIONS[operation.activation]
+    # One tap of all columns after another.
+    weights = np.ascontiguousarray(weight.reshape(-1, taps).T)
+
+    def run(registers: Registers, step: Step) -> None:
+        value = _read(registers, x)
+        convolved = np.zeros(value.shape, np.float32)
+        for part, tokens in step.parts():
+            last = state.of(part)
+            seen = np.concatenate([last, value[tokens]])
+            count = len(part.tokens)
+            for tap in range(taps):
+                convolved[tokens] += weights[tap] * seen[tap : tap + count]
+            last[...] = seen[count:]
+        registers[out] = activate(convolved)
 
     return run
 
@@ -269,9 +347,17 @@ def _gelu_tanh(x: Float32) -> Float32:
     return activated
 
 
+def _sigmoid(x: Float32) -> Float32:
+    activated: Float32 = np.negative(x)
+    np.exp(activated, out=activated)
+    activated += 1
+    return np.divide(np.float32(1), activated, out=activated)
+
+
 _ACTIVATIONS: Mapping[Activation, Callable[[Float32], Float32]] = {
     Activation.SILU: _silu,
     Activation.GELU_TANH: _gelu_tanh,
+    Activation.SIGMOID: _sigmoid,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -38,3 +38,11 @@ class Step:
             positions=np.concatenate(positions),
             wanted=np.concatenate(wanted) if wanted else np.empty(0, np.intp),
         )
+
+    def parts(self) -> Iterator[tuple[Slice, slice]]:
+        """Each of the slices, and which of the step's tokens it is."""
+        first = 0
+        for part in self.slices:
+            last = first + len(part.tokens)
+            yield part, slice(first, last)
+            first = last

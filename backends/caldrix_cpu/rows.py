@@ -6,16 +6,27 @@ from collections.abc import Sequence
 
 from caldrix.models.lane import LaneError, Slice
 from caldrix_cpu.kv_cache import Cache
+from caldrix_cpu.numpy_attention import CacheArrays
+from caldrix_cpu.numpy_memory import StateArrays
 
 
 class Rows:
-    """The account of what was written to each row's caches.
+    """The account of what was written to each row's caches and states.
 
-    Without ``reusable`` a row keeps something that is not in ``caches``: nothing is resumed.
+    A row with states goes on from the last position it holds, and from no earlier one. Without
+    ``reusable`` a row keeps something that is in neither: nothing is resumed.
     """
 
-    def __init__(self, caches: Sequence[Cache], rows: int, *, reusable: bool) -> None:
+    def __init__(
+        self,
+        caches: Sequence[Cache | CacheArrays],
+        states: Sequence[StateArrays],
+        rows: int,
+        *,
+        reusable: bool = True,
+    ) -> None:
         self._caches = caches
+        self._states = states
         self._reusable = reusable
         self._held = [0] * rows
         """Positions of the sequence that a row holds."""
@@ -24,7 +35,7 @@ class Rows:
         self._rings = {
             (cache.layout.ring, cache.window)
             for cache in caches
-            if cache.layout.windowed and cache.window is not None
+            if isinstance(cache, Cache) and cache.layout.windowed and cache.window is not None
         }
 
     def check(self, row: int, start: int) -> None:
@@ -33,6 +44,11 @@ class Rows:
         if not 0 <= start <= self._held[row]:
             raise LaneError(
                 f"row {row} holds {self._held[row]} positions: it cannot go on from {start}"
+            )
+        if self._states and start not in (0, self._held[row]):
+            raise LaneError(
+                f"row {row} holds {self._held[row]} positions in states that cannot go back: it "
+                f"goes on from there or begins anew, but not from {start}"
             )
         ring = self._overwritten(row, start)
         if ring is not None:
@@ -61,6 +77,8 @@ class Rows:
         most = min(length, self._held[row])
         if not self._reusable or most <= 0 or self._overwritten(row, most) is not None:
             return 0
+        if self._states and most < self._held[row]:
+            return 0
         return most
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -77,6 +95,8 @@ class Rows:
         self._held[target] = 0
         for cache in self._caches:
             cache.copy(source, target, length)
+        for state in self._states:
+            state.copy(source, target)
         self._held[target], self._reached[target] = length, self._reached[source]
 
     def _check_row(self, row: int) -> None:

@@ -9,14 +9,15 @@ import numpy as np
 from attrs import frozen
 
 from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice
-from caldrix.models.program import Program, Select, inputs
+from caldrix.models.program import Attend, Program, Select, inputs
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import tape
 from caldrix_cpu.arena import Arena, address
 from caldrix_cpu.assemble import Tape
 from caldrix_cpu.backoff import ThreadChoice
 from caldrix_cpu.embeddings import Embeddings
-from caldrix_cpu.numpy_kernels import compile_operation
+from caldrix_cpu.numpy_kernels import REPRODUCIBLE, compile_operation
+from caldrix_cpu.numpy_memory import RowMemory
 from caldrix_cpu.numpy_step import Step
 from caldrix_cpu.plan import ByNumpy, Plan
 from caldrix_cpu.rows import Rows
@@ -73,9 +74,15 @@ class TapeExecutor:
         self._run_kernel = run
         self._left = False
         self._spill = spill
-        # Sums by numpy differ with their company, and its caches are its own.
-        self.reproducible = not self.by_numpy
-        self._rows = Rows(tape_.caches, options.rows, reusable=self.reproducible)
+        by_numpy = {type(each.operation) for each in plan.items if isinstance(each, ByNumpy)}
+        # Other sums by numpy differ with their company.
+        self.reproducible = by_numpy <= REPRODUCIBLE
+        self._numpy_memory = RowMemory.allocate(
+            program, options.rows, options.context, attends=Attend in by_numpy
+        )
+        self._rows = Rows(
+            tape_.caches, self._numpy_memory.states, options.rows, reusable=self.reproducible
+        )
         self.threads = team.size
         self._threads = ThreadChoice(team.size)
         self._parts = self._make_parts(program, weights)
@@ -116,12 +123,12 @@ class TapeExecutor:
         return logits[:wanted]
 
     def resumable(self, row: int, length: int) -> int:
-        """Where to go on from; 0 throughout with operations by numpy. Raises LaneError."""
+        """Where to go on from; 0 throughout where numpy's sums have a part. Raises LaneError."""
         self._check_present()
         return self._rows.resumable(row, length)
 
     def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copies keys and values, at the speed of memory."""
+        """Copies keys, values and states, at the speed of memory."""
         self._check_present()
         self._rows.copy(source, target, length)
 
@@ -214,7 +221,7 @@ class TapeExecutor:
         self, program: Program, weights: Mapping[str, Tensor], item: ByNumpy, selected: bool
     ) -> Callable[[Run], None]:
         operation = item.operation
-        kernel = compile_operation(program, weights, self._options, operation)
+        kernel = compile_operation(program, weights, self._options, self._numpy_memory, operation)
         last = len(program.operations) - 1
 
         def then(run: Run) -> None:

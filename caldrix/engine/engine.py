@@ -1,9 +1,10 @@
-"""The engine: requests in, tokens out, one step at a time.
+"""The engine: requests in, tokens or readings out, one step at a time.
 
 `running_engine` owns a nursery with one task, whose worker thread alone hands out the scheduler's
 rows and calls the lane. A client is inside ``async with engine.submit(request)`` for as long as it
-wants tokens: leaving that block, for whatever reason, frees its row before the next step. That is
-the whole cancellation design; there are no handles to forget and no tasks to reap.
+wants tokens, or inside ``engine.read(request)`` until it has its logits: leaving that block, for
+whatever reason, frees its row before the next step. That is the whole cancellation design; there
+are no handles to forget and no tasks to reap.
 
 A failed step fails no one in company: each of its sequences is computed again by itself, and the
 one that fails alone gets the error. What only the engine itself can be blamed for ends it: those it
@@ -20,21 +21,26 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from contextlib import asynccontextmanager
-from typing import Self
+from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 import trio
 
 from caldrix.engine.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnknownToken
+from caldrix.engine.generation import (
+    FinishReason,
+    GeneratedSequence,
+    Generation,
+    GenerationRequest,
+)
+from caldrix.engine.reading import Reading, ReadingRequest, ReadSequence
 from caldrix.engine.rows import Rows
 from caldrix.engine.scheduler import Scheduler, Work
-from caldrix.engine.sequence import FinishReason, GenerationRequest, Sequence
+from caldrix.engine.sequence import Sequence
 from caldrix.engine.speculation.speculator import Speculator
 from caldrix.engine.stepper import Failed, Outcome, Picked, Stepper, Unclear
-from caldrix.engine.telemetry import Timeline
 from caldrix.models.lane import Executor
 
 _log = structlog.get_logger(__name__)
@@ -45,52 +51,6 @@ _WAKE_INTERVAL = 1 / 60
 A screen shows no more. Waking the event loop takes a processor from the step under way, and takes
 it no longer for several tokens than for one.
 """
-
-
-class Generation:
-    """A request's tokens as they come: ``async for token in generation``, or `take` by `take`.
-
-    Both end when the generation does, and ``finish_reason`` then says why. They raise EngineFailed
-    or EngineUnavailable, after the tokens that were there before the failure.
-    """
-
-    def __init__(self, sequence: Sequence) -> None:
-        self._sequence = sequence
-        self._taken: deque[int] = deque()
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens in the prompt."""
-        return len(self._sequence.request.prompt)
-
-    @property
-    def seed(self) -> int:
-        """The seed in use, the request's own or a fresh one."""
-        return self._sequence.sampler.seed
-
-    @property
-    def timeline(self) -> Timeline:
-        """When it came to pass, and what it counted; final once the block is left."""
-        return self._sequence.timeline
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why the generation ended; None before its end."""
-        return self._sequence.finish_reason
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> int:
-        if not self._taken:
-            self._taken.extend(await self.take())
-        if not self._taken:
-            raise StopAsyncIteration
-        return self._taken.popleft()
-
-    async def take(self) -> list[int]:
-        """Some of the tokens that are there, waiting for the first; empty after the last."""
-        return await self._sequence.take()
 
 
 class Engine:
@@ -108,6 +68,8 @@ class Engine:
         observe_token: Callable[[float], None] | None,
     ) -> None:
         self.context = context
+        self.rows = rows
+        """Requests that it computes at the same time."""
         self.ended = trio.Event()
         """Set once it takes no more requests."""
         self.failed = False
@@ -152,26 +114,48 @@ class Engine:
 
         Raises PromptTooLong, UnknownToken, QueueFull and EngineUnavailable at once.
         """
+        self.check_prompt(request.prompt)
+        sequence = GeneratedSequence(request, self.context)
+        with self._queued(sequence):
+            yield Generation(sequence)
+
+    @asynccontextmanager
+    async def read(self, request: ReadingRequest) -> AsyncIterator[Reading]:
+        """Queues a request; inside the block the logits after its prompt can be read.
+
+        Raises PromptTooLong, UnknownToken, QueueFull and EngineUnavailable at once.
+        """
+        self.check_prompt(request.prompt)
+        assert 0 <= min(request.token_ids) <= max(request.token_ids) < self._executor.vocab_size
+        sequence = ReadSequence(request)
+        with self._queued(sequence):
+            yield Reading(sequence)
+
+    def check_prompt(self, prompt: SequenceOf[int]) -> None:
+        """Raises what a request with this prompt is refused with for its sake.
+
+        That is PromptTooLong or UnknownToken, or EngineUnavailable as for any other.
+        """
         if self.stopped:
             raise EngineUnavailable
-        if len(request.prompt) >= self.context:
-            raise PromptTooLong(len(request.prompt), self.context)
-        self._check_tokens(request.prompt)
-        sequence = Sequence(request, self.context)
-        with self._lock:
-            self._scheduler.admit(sequence)
-        self._work_arrived.set()
-        try:
-            yield Generation(sequence)
-        finally:
-            with self._lock:
-                sequence.abandoned = True
-
-    def _check_tokens(self, prompt: tuple[int, ...]) -> None:
+        if len(prompt) >= self.context:
+            raise PromptTooLong(len(prompt), self.context)
         vocab_size = self._executor.vocab_size
         for token in (max(prompt), min(prompt)):
             if not 0 <= token < vocab_size:
                 raise UnknownToken(token, vocab_size)
+
+    @contextmanager
+    def _queued(self, sequence: Sequence) -> Iterator[None]:
+        """The sequence waits for its turn and has it, for as long as the block lasts at most."""
+        with self._lock:
+            self._scheduler.admit(sequence)
+        self._work_arrived.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                sequence.abandoned = True
 
     def stop(self) -> None:
         """Takes no more requests, and ends those it has with EngineUnavailable."""
@@ -314,4 +298,12 @@ async def running_engine(
             nursery.cancel_scope.cancel()
 
 
-__all__ = ["Engine", "FinishReason", "Generation", "GenerationRequest", "running_engine"]
+__all__ = [
+    "Engine",
+    "FinishReason",
+    "Generation",
+    "GenerationRequest",
+    "Reading",
+    "ReadingRequest",
+    "running_engine",
+]

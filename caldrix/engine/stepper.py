@@ -68,8 +68,7 @@ class Stepper:
         if not sequence.decoding:
             self._speculator.read(sequence.tokens[: item.slice.start])
             return work
-        most = sequence.limit - sequence.generated - 1
-        self._guess = self._speculator.guess(sequence.tokens, most)
+        self._guess = self._speculator.guess(sequence.tokens, sequence.longest_draft)
         draft = self._guess.tokens
         return [attrs.evolve(item, slice=sequence.next_slice(1, draft), draft=draft)]
 
@@ -116,4 +115,4 @@ def _failure(work: SequenceOf[Work]) -> Outcome:
 
 
 def _names(work: SequenceOf[Work]) -> list[str | None]:
-    return [item.sequence.request.name for item in work]
+    return [item.sequence.name for item in work]

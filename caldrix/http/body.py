@@ -67,6 +67,10 @@ class LongInteger(SpelledFloat):
         return f"must be an integer of at most {MAX_DIGITS} digits, got one of {digits}"
 
 
+class NegativeZero(int):
+    """The integer that was written -0: Python's own 0 but for its sign."""
+
+
 def shorten(text: str) -> str:
     """``text`` short enough to be quoted in an error."""
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
@@ -136,6 +140,8 @@ class _Pairs(list[tuple[str, object]]):
 
 
 def _integer(spelling: str) -> int | LongInteger:
+    if spelling == "-0":
+        return NegativeZero()
     digits = len(spelling.removeprefix("-"))
     return int(spelling) if digits <= MAX_DIGITS else LongInteger(spelling)
 

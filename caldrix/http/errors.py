@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from caldrix.decisions.errors import UnfitModel, UnusableReading
 from caldrix.engine.errors import (
     EngineFailed,
     EngineUnavailable,
@@ -28,8 +29,10 @@ _STATUSES: Mapping[type[CaldrixError], int] = {
     UnknownToken: 400,
     TemplateError: 400,
     InvalidText: 400,
+    UnfitModel: 400,
     QueueFull: 429,
     EngineFailed: 500,
+    UnusableReading: 500,
     EngineUnavailable: 503,
 }
 

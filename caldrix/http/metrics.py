@@ -85,14 +85,15 @@ class Metrics:
     def count(self, watch: RequestWatch) -> None:
         """Adds a request that has ended; one that the engine never took adds nothing."""
         counts = watch.counts
-        if watch.generation is None or counts is None:
+        if counts is None:
             return
-        timeline = watch.generation.timeline
-        if timeline.first_token is not None or watch.finish_reason is not None:
-            # Only then its prompt was computed to the end.
-            self._prompt_tokens.inc(counts.prompt)
-            self._prefix_queries.inc(counts.prompt)
-            self._prefix_hits.inc(counts.cached)
+        for computed in watch.computed:
+            timeline = computed.timeline
+            if timeline.first_token is not None or watch.finish_reason is not None:
+                # Only then its prompt was computed to the end.
+                self._prompt_tokens.inc(computed.prompt_tokens)
+                self._prefix_queries.inc(computed.prompt_tokens)
+                self._prefix_hits.inc(timeline.cached_tokens)
         self._generation_tokens.inc(counts.completion)
         self._draft_tokens.inc(counts.proposed)
         self._accepted_tokens.inc(counts.accepted)
@@ -107,16 +108,19 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _count_answer(self, watch: RequestWatch) -> None:
-        assert watch.generation is not None
         assert watch.ended is not None
-        timeline = watch.generation.timeline
-        assert timeline.started is not None
-        # An answer without a token is known to be one when its first token would have come.
-        first = watch.ended if timeline.first_token is None else timeline.first_token
         self._success.labels(watch.finish_reason).inc()
-        self._first_token.observe(first - watch.began)
         self._latency.observe(watch.ended - watch.began)
-        self._queue_time.observe(timeline.started - timeline.submitted)
+        waits = [
+            computed.timeline.started - computed.timeline.submitted
+            for computed in watch.computed
+            if computed.timeline.started is not None
+        ]
+        self._queue_time.observe(sum(waits))
+        if watch.generation is not None:
+            # An answer without a token is known to be one when its first would have come.
+            first = watch.generation.timeline.first_token or watch.ended
+            self._first_token.observe(first - watch.began)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"caldrix_{name}", text, registry=self._registry)

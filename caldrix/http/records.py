@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import asdict, frozen
 
@@ -30,7 +30,8 @@ class Speculative:
 class Phases:
     """How long a request waited and was computed, in milliseconds.
 
-    A phase that was under way at the end lasted until then; one that never began is None.
+    Of several readings, how long all of them did. A phase that was under way at the end lasted
+    until then; one that never began is None.
     """
 
     queue_ms: float | None = None
@@ -38,12 +39,12 @@ class Phases:
     decode_ms: float | None = None
 
     @classmethod
-    def of(cls, timeline: Timeline, ended: float) -> Phases:
+    def of(cls, timelines: Sequence[Timeline], ended: float) -> Phases:
         """The phases of a request that ended then."""
         return cls(
-            _milliseconds(timeline.submitted, timeline.started, ended),
-            _milliseconds(timeline.started, timeline.first_token, ended),
-            _milliseconds(timeline.first_token, timeline.last_token, ended),
+            _milliseconds(((line.submitted, line.started) for line in timelines), ended),
+            _milliseconds(((line.started, line.first_token) for line in timelines), ended),
+            _milliseconds(((line.first_token, line.last_token) for line in timelines), ended),
         )
 
 
@@ -89,21 +90,24 @@ def record_of(watch: RequestWatch, lane: str) -> RequestRecord:
     """The record of a request that has ended, on a server that computes on ``lane``."""
     assert watch.status is not None
     assert watch.ended is not None
-    timeline = None if watch.generation is None else watch.generation.timeline
     return RequestRecord(
         id=watch.answer_id,
         route=watch.route,
         received=watch.received,
         status=watch.status,
-        phases=Phases() if timeline is None else Phases.of(timeline, watch.ended),
+        phases=Phases.of(watch.timelines, watch.ended),
         counts=watch.counts,
         finish_reason=watch.finish_reason,
         sampling=watch.sampling,
-        lane=None if timeline is None or timeline.started is None else lane,
+        lane=lane if any(line.started is not None for line in watch.timelines) else None,
     )
 
 
-def _milliseconds(begin: float | None, end: float | None, otherwise: float) -> float | None:
-    if begin is None:
-        return None
-    return round(((otherwise if end is None else end) - begin) * 1000, 3)
+def _milliseconds(
+    phases: Iterable[tuple[float | None, float | None]], otherwise: float
+) -> float | None:
+    """The sum of what began; None if nothing did."""
+    lengths = [
+        (otherwise if end is None else end) - begin for begin, end in phases if begin is not None
+    ]
+    return round(sum(lengths) * 1000, 3) if lengths else None

@@ -8,14 +8,15 @@ metrics and the client never disagree.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
 from attrs import define, evolve, field, frozen
 
-from caldrix.engine.engine import Generation, GenerationRequest
+from caldrix.engine.engine import Generation, GenerationRequest, Reading
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.engine.telemetry import Timeline
 
 LEFT = 499
 """The status of a request whose connection ended before its answer did; nginx has it so.
@@ -56,6 +57,8 @@ class RequestWatch:
     """None if the engine never took the request."""
     request: GenerationRequest | None = field(default=None, init=False)
     generation: Generation | None = field(default=None, init=False)
+    readings: list[Reading] = field(factory=list, init=False, repr=False)
+    """Those that the engine took so far, if readings are what was asked for."""
     tokens: list[int] = field(factory=list, init=False, repr=False)
     """The answer's tokens so far."""
     finish_reason: str | None = field(default=None, init=False)
@@ -77,14 +80,23 @@ class RequestWatch:
 
     def begin(self, answer_id: str, request: GenerationRequest, generation: Generation) -> None:
         """The engine has taken it. What is logged from here on carries the answer's id."""
-        self.answer_id, self.request, self.generation = answer_id, request, generation
+        self.request, self.generation = request, generation
+        self._take(answer_id)
+
+    def begin_reading(self, answer_id: str, reading: Reading) -> None:
+        """The engine has taken the first, or the next, of the readings that the answer needs."""
+        self.readings.append(reading)
+        self._take(answer_id)
+
+    def _take(self, answer_id: str) -> None:
+        self.answer_id = answer_id
         structlog.contextvars.bind_contextvars(id=answer_id)
 
     def finish(self, reason: str, *, ran_out: bool) -> TokenCounts:
         """The answer is complete; returns its counts, which do not change any more."""
-        assert self.generation is not None
+        assert self.timelines
         self.finish_reason, self.ran_out = reason, ran_out
-        self._counts = self._count(self.generation)
+        self._counts = self._count()
         return self._counts
 
     def end(self, status: int) -> None:
@@ -98,9 +110,19 @@ class RequestWatch:
     @property
     def counts(self) -> TokenCounts | None:
         """The counts, up to now if it is not complete; None if the engine never took it."""
-        if self._counts is None and self.generation is not None:
-            return self._count(self.generation)
+        if self._counts is None and self.timelines:
+            return self._count()
         return self._counts
+
+    @property
+    def computed(self) -> Sequence[Generation | Reading]:
+        """All that the engine has taken for it, in order: its generation, or its readings."""
+        return self.readings if self.generation is None else [self.generation]
+
+    @property
+    def timelines(self) -> Sequence[Timeline]:
+        """Of all that the engine has taken for it."""
+        return [computed.timeline for computed in self.computed]
 
     @property
     def sampling(self) -> SamplingSettings | None:
@@ -110,14 +132,13 @@ class RequestWatch:
         settings = self.request.sampling
         return evolve(settings, seed=self.generation.seed if settings.temperature else None)
 
-    def _count(self, generation: Generation) -> TokenCounts:
-        timeline = generation.timeline
+    def _count(self) -> TokenCounts:
         # In this order, for the engine's thread may be about to count both.
-        accepted = timeline.accepted_tokens
+        accepted = sum(timeline.accepted_tokens for timeline in self.timelines)
         return TokenCounts(
-            prompt=generation.prompt_tokens,
+            prompt=sum(computed.prompt_tokens for computed in self.computed),
             completion=len(self.tokens),
-            cached=timeline.cached_tokens,
-            proposed=timeline.proposed_tokens,
+            cached=sum(timeline.cached_tokens for timeline in self.timelines),
+            proposed=sum(timeline.proposed_tokens for timeline in self.timelines),
             accepted=accepted,
         )

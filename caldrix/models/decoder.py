@@ -35,7 +35,8 @@ GGUF_NAMES: Mapping[str, str] = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-"""Names in GGUF files: whole ones, and those of a layer's parts without their ends."""
+"""Names in GGUF files: whole ones, and those of a layer's parts without their ends, or with them
+where they differ."""
 
 QKV_PROJECTIONS = frozenset({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"})
 ATTENTION_PROJECTIONS = QKV_PROJECTIONS | {"self_attn.o_proj"}
@@ -48,12 +49,12 @@ def _first_norm(layer: int) -> str:
     return f"model.layers.{layer}.input_layernorm.weight"
 
 
-def biased_projections(tensors: NamedTensors) -> frozenset[str]:
-    """The projections that have a bias, going by the first layer: GGUF metadata doesn't say."""
+def biased_projections(tensors: NamedTensors, layer: int = 0) -> frozenset[str]:
+    """The projections that have a bias, going by one layer: GGUF metadata doesn't say."""
     return frozenset(
         part
         for part in ATTENTION_PROJECTIONS | MLP_PROJECTIONS
-        if f"model.layers.0.{part}.bias" in tensors
+        if f"model.layers.{layer}.{part}.bias" in tensors
     )
 
 
@@ -75,9 +76,17 @@ class Dimensions:
 
     @classmethod
     def from_config(
-        cls, config: Fields, tensors: NamedTensors, *, head_dim: int | None = None
+        cls,
+        config: Fields,
+        tensors: NamedTensors,
+        *,
+        head_dim: int | None = None,
+        attending: bool = True,
     ) -> Dimensions:
-        """From config.json, held against the tensors; ``head_dim`` is the family's default."""
+        """From config.json, held against the tensors; ``head_dim`` is the family's default.
+
+        Without ``attending`` the first layer is not taken for one of plain attention.
+        """
         config.require("num_experts", 0)
         config.require("num_local_experts", 0)
         hidden = config.integer("hidden_size")
@@ -94,12 +103,17 @@ class Dimensions:
             eps=config.number("rms_norm_eps", _DEFAULT_EPS),
             tied=config.flag("tie_word_embeddings", False),
         )
-        dims.hold_against(tensors, config.where)
+        dims.hold_against(tensors, config.where, attending=attending)
         return dims
 
     @classmethod
-    def from_gguf(cls, metadata: Fields, tensors: NamedTensors) -> Dimensions:
-        """From GGUF metadata, held against the tensors; the vocabulary is the embedding's."""
+    def from_gguf(
+        cls, metadata: Fields, tensors: NamedTensors, *, attending: bool = True
+    ) -> Dimensions:
+        """From GGUF metadata, held against the tensors; the vocabulary is the embedding's.
+
+        ``attending`` is as for `from_config`.
+        """
         metadata.require("expert_count", 0)
         hidden = metadata.integer("embedding_length")
         heads = metadata.integer("attention.head_count")
@@ -117,14 +131,15 @@ class Dimensions:
             eps=metadata.number("attention.layer_norm_rms_epsilon"),
             tied=HEAD not in tensors,
         )
-        dims.hold_against(tensors, metadata.where)
+        dims.hold_against(tensors, metadata.where, attending=attending)
         return dims
 
-    def hold_against(self, tensors: NamedTensors, where: str) -> None:
+    def hold_against(self, tensors: NamedTensors, where: str, *, attending: bool = True) -> None:
         """Refuses sizes that contradict each other or the tensors, before a program is built.
 
         What a program's own size depends on is checked here; the shapes of all its weights are
-        checked once it is there. ``where`` names the file with the sizes. Raises UnsupportedModel.
+        checked once it is there. ``where`` names the file with the sizes. Without ``attending`` the
+        family checks its layers' projections itself. Raises UnsupportedModel.
         """
         if self.heads % self.kv_heads:
             raise UnsupportedModel(
@@ -134,7 +149,7 @@ class Dimensions:
         if self.head_dim % 2:
             raise UnsupportedModel(f"{where}: heads of {self.head_dim} dimensions can't be rotated")
         tensors.read_shaped(EMBEDDING, (self.vocab, self.hidden))
-        for part, heads in (("q", self.heads), ("k", self.kv_heads)):
+        for part, heads in (("q", self.heads), ("k", self.kv_heads)) if attending else ():
             name = f"model.layers.0.self_attn.{part}_proj.weight"
             tensors.read_shaped(name, (heads * self.head_dim, self.hidden))
         present = next(layer for layer in itertools.count() if _first_norm(layer) not in tensors)
@@ -160,6 +175,9 @@ class Attention:
     head_norms: bool = False
     """Queries and keys are normalised, each head by itself, before the rope."""
     norm_offset: float = 0.0
+    gated: bool = False
+    """Each head of the query projection is followed by as wide a gate, through whose sigmoid the
+    head's result goes."""
 
 
 def attention(
@@ -176,18 +194,24 @@ def attention(
     def project(x: Value, part: str, width: int) -> Value:
         return _project(b, x, layer, f"self_attn.{part}_proj", width, biased)
 
-    def positioned(part: str, heads: int) -> Value:
-        y = project(x, part, heads * dims.head_dim)
+    def positioned(y: Value, part: str, heads: int) -> Value:
         if how.head_norms:
             norm = f"{layer}.self_attn.{part}_norm.weight"
             y = b.rms_norm(y, norm, eps=dims.eps, groups=heads, offset=how.norm_offset)
         return b.rope(y, heads=heads, frequencies=how.frequencies, interleaved=how.interleaved)
 
-    q = positioned("q", dims.heads)
-    k = positioned("k", dims.kv_heads)
+    q = project(x, "q", (2 if how.gated else 1) * dims.heads * dims.head_dim)
+    k = project(x, "k", dims.kv_heads * dims.head_dim)
     v = project(x, "v", dims.kv_heads * dims.head_dim)
+    gate = None
+    if how.gated:
+        gate = b.part(q, dims.head_dim, dims.head_dim, groups=dims.heads)
+        q = b.part(q, 0, dims.head_dim, groups=dims.heads)
+    q, k = positioned(q, "q", dims.heads), positioned(k, "k", dims.kv_heads)
     cache = KvCache(dims.kv_heads, dims.head_dim, how.window)
     attended = b.attend(q, k, v, cache, heads=dims.heads, scale=how.scale)
+    if gate is not None:
+        attended = b.gate(gate, attended, Activation.SIGMOID)
     return project(attended, "o", dims.hidden)
 
 

@@ -77,7 +77,8 @@ class Slice:
     """A run of tokens of one row, to be computed in one step.
 
     The row's state must already hold positions 0 to ``start``; whatever it holds from ``start`` on
-    is replaced. ``wanted`` is how many of the slice's last tokens have their logits returned.
+    is replaced. A row of a Program with states takes slices at its end or at 0 alone. ``wanted``
+    is how many of the slice's last tokens have their logits returned.
     """
 
     row: int

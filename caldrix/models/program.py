@@ -34,6 +34,8 @@ class Activation(Enum):
     """``x * sigmoid(x)``."""
     GELU_TANH = "gelu_tanh"
     """The tanh approximation of GELU (Hendrycks and Gimpel, 2016)."""
+    SIGMOID = "sigmoid"
+    """``1 / (1 + exp(-x))``."""
 
 
 @frozen
@@ -107,6 +109,71 @@ class Attend:
 
 
 @frozen
+class Part:
+    """``out`` is columns ``start`` and after of each of ``groups`` equal parts of ``x``.
+
+    As many of each as fill ``out``: ``out.width / groups``.
+    """
+
+    out: Value
+    x: Value
+    start: int
+    groups: int = 1
+
+
+@frozen
+class Convolve:
+    """A causal convolution of each column with ``taps`` weights of its own, then an activation.
+
+    ``out[t] = activation(sum over j of weight[:, j] * x[t - taps + 1 + j])``, where tokens before
+    the row's first are zeros. The weight is ``[x.width, 1, taps]`` or ``[x.width, taps]``. The
+    state is the last ``taps - 1`` inputs, ``[taps - 1, x.width]``.
+    """
+
+    out: Value
+    x: Value
+    weight: str
+    taps: int
+    activation: Activation
+    state: int
+
+
+@frozen
+class DeltaRule:
+    """The gated delta rule (Yang, Kautz and Hatamizadeh, 2024), a memory of keys and values.
+
+    ``q`` and ``k`` are ``[tokens, key_heads * key_dim]``, ``v`` and ``out`` are
+    ``[tokens, heads * value_dim]``, ``decay`` and ``strength`` are ``[tokens, heads]``, the weights
+    ``rate`` and ``rate_bias`` are ``[heads]``. Head ``h`` reads key head
+    ``h // (heads / key_heads)``, or ``h % key_heads`` where heads are ``tiled``. With ``q`` and
+    ``k`` of each head as ``x / sqrt(sum(x**2) + eps)``, and ``q`` times ``scale``, a head's state
+    ``S [key_dim, value_dim]`` takes each token in turn::
+
+        S = exp(-rate * softplus(decay + rate_bias)) * S
+        S = S + outer(k, sigmoid(strength) * (v - S.T @ k))
+        out = S.T @ q
+
+    The rate is ``exp(rate)`` of the weight where that is stored ``in_log``, else its negative.
+    """
+
+    out: Value
+    q: Value
+    k: Value
+    v: Value
+    decay: Value
+    strength: Value
+    rate: str
+    rate_bias: str
+    state: int
+    heads: int
+    key_heads: int
+    scale: float
+    eps: float
+    in_log: bool = True
+    tiled: bool = False
+
+
+@frozen
 class Gate:
     """``out = activation(gate) * up``."""
 
@@ -142,7 +209,20 @@ class Logits:
     weight: str
 
 
-Operation: TypeAlias = Embed | RmsNorm | Linear | Rope | Attend | Gate | Add | Select | Logits
+Operation: TypeAlias = (
+    Embed
+    | RmsNorm
+    | Linear
+    | Rope
+    | Attend
+    | Part
+    | Convolve
+    | DeltaRule
+    | Gate
+    | Add
+    | Select
+    | Logits
+)
 
 
 @frozen
@@ -155,6 +235,17 @@ class KvCache:
     kv_heads: int
     head_dim: int
     window: int | None = None
+
+
+@frozen
+class State:
+    """An operation's memory of all tokens before: a float32 array of one shape for each row.
+
+    Zeros before a row's first token. It is of the last position computed alone, so a row that has
+    one goes on from there, or begins anew.
+    """
+
+    shape: tuple[int, ...]
 
 
 class ProgramError(ValueError):
@@ -172,6 +263,7 @@ class Program:
     vocab_size: int
     max_context: int
     """Positions the model was trained for."""
+    states: tuple[State, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         written: set[Value] = set()
@@ -205,6 +297,7 @@ class ProgramBuilder:
         self._operations: list[Operation] = []
         self._weights: dict[str, tuple[int, ...]] = {}
         self._caches: list[KvCache] = []
+        self._states: list[State] = []
 
     def embed(self, weight: str, width: int, *, scale: float = 1.0) -> Value:
         """The rows of ``weight [vocab, width]`` for the step's tokens."""
@@ -249,6 +342,58 @@ class ProgramBuilder:
         index = len(self._caches) - 1
         return self._append(Attend(self._value(q.width), q, k, v, index, heads, scale))
 
+    def part(self, x: Value, start: int, width: int, *, groups: int = 1) -> Value:
+        """``width`` columns, from ``start`` on, of each of ``groups`` parts of ``x``."""
+        self._divides(groups, x.width)
+        if width < 1 or not 0 <= start <= x.width // groups - width:
+            raise ProgramError(
+                f"columns {start} to {start + width} are no part of {x.width}/{groups}"
+            )
+        return self._append(Part(self._value(groups * width), x, start, groups))
+
+    def convolve(
+        self, x: Value, weight: str, shape: tuple[int, ...], *, activation: Activation
+    ) -> Value:
+        """A causal convolution of each column; the ``shape`` of the weight ends in its taps."""
+        taps = shape[-1]
+        if shape not in ((x.width, 1, taps), (x.width, taps)) or taps < 1:
+            raise ProgramError(f"{weight} {shape} does not convolve {x.width} columns")
+        self._use(weight, shape)
+        state = self._state((taps - 1, x.width))
+        return self._append(Convolve(self._value(x.width), x, weight, taps, activation, state))
+
+    def delta_rule(
+        self,
+        qkv: tuple[Value, Value, Value],
+        decay: Value,
+        strength: Value,
+        *,
+        rate: str,
+        rate_bias: str,
+        key_heads: int,
+        scale: float,
+        eps: float,
+        in_log: bool = True,
+        tiled: bool = False,
+    ) -> Value:
+        """The gated delta rule, with a state of its own; heads are as many as ``decay`` is wide."""
+        q, k, v = qkv
+        heads = decay.width
+        self._same_width(q, k)
+        self._same_width(decay, strength)
+        self._divides(heads, v.width)
+        self._divides(key_heads, q.width)
+        self._divides(key_heads, heads)
+        for weight in (rate, rate_bias):
+            self._use(weight, (heads,))
+        state = self._state((heads, q.width // key_heads, v.width // heads))
+        return self._append(
+            DeltaRule(
+                self._value(v.width), q, k, v, decay, strength, rate, rate_bias, state, heads,
+                key_heads, scale, eps, in_log, tiled,
+            )
+        )  # fmt: skip
+
     def gate(self, gate: Value, up: Value, activation: Activation) -> Value:
         """``activation(gate) * up``."""
         self._same_width(gate, up)
@@ -274,7 +419,12 @@ class ProgramBuilder:
             tuple(self._caches),
             self._vocab_size,
             self._max_context,
+            tuple(self._states),
         )
+
+    def _state(self, shape: tuple[int, ...]) -> int:
+        self._states.append(State(shape))
+        return len(self._states) - 1
 
     def _value(self, width: int) -> Value:
         return Value(len(self._operations), width)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from caldrix.errors import quoted
-from caldrix.models import gemma3, llama, qwen2, qwen3
+from caldrix.models import gemma3, llama, qwen2, qwen3, qwen3_5
 from caldrix.models.family import Family
 from caldrix.models.fields import Fields, UnsupportedModel
 from caldrix.models.program import Program
@@ -20,7 +20,13 @@ from caldrix.weights.gguf import GgufCheckpoint
 from caldrix.weights.safetensors import SafetensorsCheckpoint
 from caldrix.weights.tensor import Tensor
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY, gemma3.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    qwen2.FAMILY,
+    qwen3.FAMILY,
+    qwen3_5.FAMILY,
+    gemma3.FAMILY,
+)
 
 _LAYER = "model.layers."
 # Checkpoints with a vision tower keep the same text model under one of these.
@@ -86,11 +92,13 @@ def _bind_gguf(checkpoint: GgufCheckpoint) -> BoundProgram:
 
 def gguf_name(name: str, names: Mapping[str, str]) -> str:
     """A weight's name in a GGUF file: ``model.layers.3.mlp.up_proj.weight`` is
-    ``blk.3.ffn_up.weight``.
+    ``blk.3.ffn_up.weight``. A part whose end differs there stands in ``names`` with it.
     """
     if not name.startswith(_LAYER):
         return names[name]
     layer, _, rest = name.removeprefix(_LAYER).partition(".")
+    if rest in names:
+        return f"blk.{layer}.{names[rest]}"
     part, _, kind = rest.rpartition(".")
     return f"blk.{layer}.{names[part]}.{kind}"
 

@@ -71,9 +71,37 @@ def frequencies_from_config(
     return base_frequencies(theta, dimensions)
 
 
+def partial_frequencies(
+    config: Fields, dimensions: int, *, factor: float, theta: float = 10_000.0
+) -> tuple[float, ...]:
+    """As `frequencies_from_config`, of the first ``partial_rotary_factor`` of the dimensions.
+
+    ``factor`` is the family's default of that; both stand in ``rope_parameters`` or beside it.
+    """
+    beside = {
+        "rope_theta": theta_of(config, "rope_theta", theta),
+        "partial_rotary_factor": config.number("partial_rotary_factor", factor),
+    }
+    key = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+    parameters = config.section(key) if key in config else Fields(config.where, {})
+    parameters = parameters.with_defaults(beside)
+    turned = dimensions * parameters.number("partial_rotary_factor")
+    if turned > dimensions or int(turned) < 2 or int(turned) % 2:
+        raise UnsupportedModel(
+            f"{parameters.where}: partial_rotary_factor would turn {turned:g} of {dimensions} "
+            "dimensions, and it is pairs of them that turn"
+        )
+    return _scaled(parameters, int(turned), theta)
+
+
 def scaled_frequencies(parameters: Fields, dimensions: int, *, theta: float) -> tuple[float, ...]:
     """Frequencies from one set of rope parameters; ``theta`` where they don't name their own."""
     parameters.require("partial_rotary_factor", 1, 1.0)
+    return _scaled(parameters, dimensions, theta)
+
+
+def _scaled(parameters: Fields, dimensions: int, theta: float) -> tuple[float, ...]:
+    """Those of a rope that turns so many dimensions, scaled as the parameters say."""
     frequencies = base_frequencies(theta_of(parameters, "rope_theta", theta), dimensions)
     kind = parameters.text("rope_type" if "rope_type" in parameters else "type", "default")
     match kind:

@@ -47,6 +47,10 @@ class NamedTensors:
             )
         return found
 
+    def leave_out(self, prefix: str) -> None:
+        """Takes the tensors whose names in the files begin so for read: they aren't served."""
+        self._read.update(name for name in self._tensors if name.startswith(prefix))
+
     def unread(self) -> Iterator[str]:
         """The files' names of the tensors that nobody has read."""
         return (name for name in self._tensors if name not in self._read)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from caldrix.errors import quoted
 from caldrix.models.fields import Fields, UnsupportedModel
 
@@ -29,15 +31,17 @@ def layer_windows(config: Fields, layers: int) -> tuple[int | None, ...]:
     return tuple(None if layer < full else window for layer in range(layers))
 
 
-def layer_types(config: Fields, layers: int) -> tuple[str, ...]:
-    """The field of that name, checked."""
+def layer_types(
+    config: Fields, layers: int, known: Collection[str] = (_FULL, _SLIDING)
+) -> tuple[str, ...]:
+    """The field of that name, checked: an entry for each layer, one of the ``known``."""
     kinds = tuple(config.texts("layer_types"))
     if len(kinds) != layers:
         raise UnsupportedModel(
             f"{config.where}: layer_types has {len(kinds)} entries for {layers} layers"
         )
     for kind in kinds:
-        if kind not in (_FULL, _SLIDING):
+        if kind not in known:
             raise UnsupportedModel(f"{config.where}: layer type {quoted(kind)} is not supported")
     return kinds
 

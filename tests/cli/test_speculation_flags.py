@@ -286,6 +286,29 @@ def test_a_draft_of_a_shorter_context_keeps_its_own(model: Path, draft: Path) ->
     assert [each.context for each in lane.asked] == [128, 48]
 
 
+def test_a_model_with_states_verifies_no_guesses(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, "qwen3_5")
+    lane = ScriptedLane()
+    with pytest.raises(SpeculationRefused) as refused:
+        opened(SpeculationSettings("ngram"), tmp_path, lane)
+    assert str(refused.value) == (
+        "--speculate ngram: the model's states cannot go back over rejected guesses; "
+        "leave out --speculate"
+    )
+    with structlog.testing.capture_logs() as logs:
+        assert opened(SpeculationSettings("auto"), tmp_path, lane) is None
+    assert [entry["event"] for entry in logs] == ["speculation_off"]
+
+
+def test_a_draft_with_states_is_refused(model: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    write_tiny_model(draft, "qwen3_5")
+    settings = SpeculationSettings("draft", draft=str(draft))
+    with pytest.raises(SpeculationRefused, match=r"its states cannot go back .* another family"):
+        opened(settings, model, ScriptedLane())
+
+
 def break_nothing(draft: Path) -> None:
     """The lane is what refuses."""
 

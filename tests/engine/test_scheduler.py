@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caldrix.engine.generation import GeneratedSequence, GenerationRequest
 from caldrix.engine.rows import Rows
 from caldrix.engine.scheduler import PREFILL_TOKENS, SHARED_PREFILL_TOKENS, Scheduler, Work
-from caldrix.engine.sequence import GenerationRequest, Sequence
+from caldrix.engine.sequence import Sequence
 from tests.support.scripted import ScriptedExecutor, endless
 
 CONTEXT = 8192
@@ -25,8 +26,8 @@ class Machine:
         self.executor = ScriptedExecutor(endless(TOKEN), 10)
         self.scheduler = Scheduler(Rows(self.executor, rows, 0), rows, queue_depth=64)
 
-    def ask(self, prompt: SequenceOf[int], max_tokens: int = 4) -> Sequence:
-        sequence = Sequence(GenerationRequest(tuple(prompt), max_tokens), CONTEXT)
+    def ask(self, prompt: SequenceOf[int], max_tokens: int = 4) -> GeneratedSequence:
+        sequence = GeneratedSequence(GenerationRequest(tuple(prompt), max_tokens), CONTEXT)
         self.scheduler.admit(sequence)
         return sequence
 
@@ -80,7 +81,7 @@ def test_what_the_oldest_leaves_is_the_shortests() -> None:
 def test_many_short_prompts_cannot_stop_a_long_one(rows: int, before: int, size: int) -> None:
     """However many there are and whoever was first: each of those who come later gets half."""
     machine = Machine(rows)
-    clients: list[Sequence] = []
+    clients: list[GeneratedSequence] = []
     numbers = count()
     steps = 0
 
@@ -116,7 +117,7 @@ def test_decoding_sequences_have_their_part_in_every_step() -> None:
 def test_rows_are_given_in_the_order_of_arrival() -> None:
     machine = Machine(rows=1)
     asked = [machine.ask([number] * length) for number, length in enumerate((50, 3, 20), 1)]
-    ended: list[Sequence] = []
+    ended: list[GeneratedSequence] = []
     while machine.step():
         ended += [each for each in asked if each.ended and each not in ended]
     assert ended == asked
@@ -133,7 +134,7 @@ def test_every_step_is_bounded_and_everyone_is_served(
     rows: int, asks: list[tuple[int, int, int]]
 ) -> None:
     machine = Machine(rows)
-    sequences: list[Sequence] = []
+    sequences: list[GeneratedSequence] = []
     for step in range(600):
         sequences += [
             machine.ask([1 + number % 7] * length, max_tokens)

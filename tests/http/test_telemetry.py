@@ -12,8 +12,7 @@ import structlog
 import trio
 from structlog.testing import capture_logs
 
-from caldrix.engine.engine import Generation, GenerationRequest
-from caldrix.engine.sequence import Sequence
+from caldrix.engine.generation import GeneratedSequence, Generation, GenerationRequest
 from caldrix.http.caldrix.responses import CHAT, Envelope
 from caldrix.http.config import ServerConfig
 from caldrix.http.records import MOST_RECORDS
@@ -241,7 +240,7 @@ def count_speculation(timeline_of: Callable[[Generation], None]) -> tuple[Record
     telemetry = Telemetry(lane="none")
     watch = telemetry.watch(CHAT_PATH)
     request = GenerationRequest((1, 2, 3))
-    generation = Generation(Sequence(request, 10))
+    generation = Generation(GeneratedSequence(request, 10))
     watch.begin("chatcmpl-1", request, generation)
     timeline_of(generation)
     generation.timeline.started = generation.timeline.submitted

@@ -80,6 +80,11 @@ def silu(x: Float64) -> Float64:
     return out
 
 
+def sigmoid(x: Float64) -> Float64:
+    out: Float64 = 1 / (1 + np.exp(-x))
+    return out
+
+
 def gelu_tanh(x: Float64) -> Float64:
     out: Float64 = x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     return out
@@ -93,6 +98,7 @@ def gelu_tanh(x: Float64) -> Float64:
         (Activation.SILU, silu, 8),
         # The exponential's argument is up to 88, rounded four times, and its error is relative.
         (Activation.GELU_TANH, gelu_tanh, 8 + 4 * 88),
+        (Activation.SIGMOID, sigmoid, 8),
     ],
 )
 def test_activations(

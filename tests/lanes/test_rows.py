@@ -299,14 +299,27 @@ def test_with_operations_by_numpy_no_row_is_resumed(lacking: type) -> None:
         assert executor.row_bytes == kept + kept_by_window
 
 
-def test_numpy_keeps_no_row_for_another_request() -> None:
+def test_numpys_copies_go_on_as_their_source_does() -> None:
+    """The same slices give the same bits; others don't, which is what reproducible is about."""
+    program, weights = two_layers()
+    with numpy_executor(program, weights, LaneOptions(context=CONTEXT, rows=2)) as executor:
+        assert not executor.reproducible
+        executor.step([piece(1, 0, OTHER[:100])])
+        executor.step([piece(0, 0, LONG[:20])])
+        expected = executor.step([piece(0, 20, LONG[20:30], wanted=10)])
+        assert [executor.resumable(0, length) for length in (10, 20, 99)] == [10, 20, 30]
+        executor.copy_row(0, 1, 20)
+        executor.step([piece(0, 0, OTHER[:40])])
+        assert executor.resumable(1, 99) == 20
+        logits = executor.step([piece(1, 20, LONG[20:30], wanted=10)])
+        np.testing.assert_array_equal(logits, expected)
+        with pytest.raises(LaneError, match="row 1 holds 30 positions: it cannot go on from 31"):
+            executor.step([piece(1, 31, LONG[31:32])])
+
+
+def test_what_numpy_keeps_of_a_row_is_what_it_says() -> None:
     program, weights = two_layers()
     with numpy_executor(program, weights, LaneOptions(context=CONTEXT)) as executor:
-        assert not executor.reproducible
-        executor.step([piece(0, 0, LONG[:20])])
-        assert executor.resumable(0, 10) == 0
-        with pytest.raises(LaneError, match="the numpy kernels copy no row"):
-            executor.copy_row(0, 0, 10)
         arrays = [CacheArrays.allocate(each, 1, CONTEXT) for each in program.caches]
         allocated = sum(each.keys.nbytes + each.values.nbytes for each in arrays)
         assert executor.row_bytes == allocated

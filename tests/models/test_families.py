@@ -9,6 +9,7 @@ off by up to ``2**-9`` of itself, by up to 1.9e-2.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve, frozen
+from safetensors.numpy import save_file
 
 from caldrix.models.lane import Executor, LaneOptions, Slice
 from caldrix.models.program import Program
@@ -36,7 +38,7 @@ HALF_CACHE_TOLERANCE = 5e-3
 BFLOAT_TOLERANCE = 5e-2
 
 PROMPT = np.array(tiny.PROMPT, np.int64)
-IN_GGUF = ["llama", "llama-biased", "qwen2", "qwen3", "gemma3"]
+IN_GGUF = ["llama", "llama-biased", "qwen2", "qwen3", "gemma3", "qwen3_5", "qwen3_5-grouped"]
 
 
 def reference(name: str) -> np.ndarray:
@@ -154,3 +156,51 @@ def test_slices_give_the_same_logits(
 ) -> None:
     logits = logits_of(tiny.write_checkpoint(name, tmp_path), cuts, kernels=kernels)
     assert_close(logits[list(tiny.CHECKED_POSITIONS)], reference(name))
+
+
+def nested(directory: Path) -> Path:
+    """As a model that sees is published, with a tower and a layer that guesses a token ahead."""
+    directory.mkdir(exist_ok=True)
+    text = {key: value for key, value in tiny.CONFIGS["qwen3_5"].items() if key != "architectures"}
+    tied = text.pop("tie_word_embeddings")
+    config = {"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": tied}
+    (directory / "config.json").write_text(json.dumps({**config, "vision_config": {"depth": 1}}))
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): values
+        for name, values in tiny.weights("qwen3_5").items()
+    }
+    more = ("model.visual.patch_embed.proj.weight", "mtp.layers.0.input_layernorm.weight")
+    tensors |= {name: np.ones((2, 2), np.float32) for name in more}
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def test_a_text_model_inside_another(tmp_path: Path) -> None:
+    logits = logits_of(nested(tmp_path))
+    assert_close(logits[list(tiny.CHECKED_POSITIONS)], reference("qwen3_5"))
+
+
+def test_layers_that_guess_ahead_are_left_out_of_a_gguf_file(tmp_path: Path) -> None:
+    added = {f"blk.4.{name}": np.ones(48, np.float32) for name in ("attn_norm.weight", "nextn.h")}
+    changed = {"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
+    path = write_gguf("qwen3_5", tmp_path / "tiny.gguf", changed=changed, added=added)
+    logits = logits_of(path)
+    assert_close(logits[list(tiny.CHECKED_POSITIONS)], reference("qwen3_5"))
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        {"rope_theta": 500.0},
+        {"rope_theta": 500.0, "partial_rotary_factor": 0.25},
+        {"rope_parameters": {"rope_type": "default"}, "rope_theta": 500.0},
+    ],
+    ids=["theta", "factor", "parameters"],
+)
+def test_ropes_as_early_files_describe_them(early: Mapping[str, object], tmp_path: Path) -> None:
+    tiny.write_checkpoint("qwen3_5-grouped", tmp_path)
+    config = {**tiny.CONFIGS["qwen3_5-grouped"]}
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps({**config, **early}))
+    logits = logits_of(tmp_path)
+    assert_close(logits[list(tiny.CHECKED_POSITIONS)], reference("qwen3_5-grouped"))

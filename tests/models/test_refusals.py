@@ -85,6 +85,37 @@ def assert_refused(path: Path, *expected: str) -> None:
         ("llama", {"model_type": f'"{LONG}"'}, "models are not supported"),
         ("llama-biased", {"mlp_bias": "false"}, "has the tensor model.layers.0.mlp."),
         ("qwen2-sliding", {"sliding_window": None}, "lacks sliding_window"),
+        ("qwen3_5", {"head_dim": "1000000000"}, "q_proj.weight has shape [128, 48]"),
+        ("qwen3_5", {"num_attention_heads": "8"}, "should be [256, 48]"),
+        ("qwen3_5", {"linear_key_head_dim": "1000000000"}, "in_proj_qkv.weight has shape [96, 48]"),
+        ("qwen3_5", {"linear_conv_kernel_dim": "5"}, "conv1d.weight has shape [96, 1, 4]"),
+        ("qwen3_5", {"linear_num_key_heads": "3"}, "2 value heads of linear attention can't share"),
+        ("qwen3_5", {"full_attention_interval": "5"}, "none of its 4 layers is one of full"),
+        ("qwen3_5", {"full_attention_interval": "2"}, "lacks the tensor model.layers.1.self_attn"),
+        ("qwen3_5", {"layer_types": '["full_attention"]'}, "has 1 entries for 4 layers"),
+        (
+            "qwen3_5",
+            {"layer_types": '["linear_attention", "full_attention", "sliding_attention", "x"]'},
+            "layer type 'sliding_attention' is not supported",
+        ),
+        ("qwen3", {"layer_types": '["linear_attention", "x", "x"]'}, "type 'linear_attention' is"),
+        ("qwen3_5", {"attn_output_gate": "false"}, "attn_output_gate is False, which is not"),
+        ("qwen3_5", {"hidden_act": '"relu"'}, "hidden_act is 'relu', which is not supported"),
+        (
+            "qwen3_5",
+            {"rope_parameters": '{"partial_rotary_factor": 0.2}'},
+            "partial_rotary_factor would turn 3.2 of 16 dimensions",
+        ),
+        (
+            "qwen3_5",
+            {"rope_parameters": '{"partial_rotary_factor": 1.5}'},
+            "partial_rotary_factor would turn 24 of 16 dimensions",
+        ),
+        (
+            "qwen3",
+            {"rope_parameters": '{"partial_rotary_factor": 0.5}'},
+            "partial_rotary_factor is 0.5, which is not supported",
+        ),
     ],
 )
 def test_a_config_is_refused_by_name(
@@ -107,6 +138,10 @@ def test_a_config_is_refused_by_name(
         ("llama", {"llama.rope.scaling.factor": float("inf")}, "llama.rope.scaling.factor is inf"),
         ("llama", {"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn' is not supported"),
         ("llama", {"general.architecture": LONG}, "models are not supported"),
+        ("qwen3_5", {"qwen35.ssm.inner_size": 33}, "ssm.inner_size 33 does not divide into 2"),
+        ("qwen3_5", {"qwen35.ssm.state_size": 8}, "attn_qkv.weight has shape [96, 48]"),
+        ("qwen3_5", {"qwen35.rope.dimension_count": 18}, "rope.dimension_count 18 is no number"),
+        ("qwen3_5", {"qwen35.nextn_predict_layers": 4}, "nextn_predict_layers 4 leaves none of 4"),
     ],
 )
 def test_gguf_metadata_is_refused_by_name(
@@ -155,6 +190,8 @@ def test_a_safetensors_tensor_that_would_go_unread_is_refused(
         ("qwen3", "mtp.layers.0.input_layernorm.weight"),
         ("gemma3", "vision_tower.vision_model.post_layernorm.weight"),
         ("gemma3", "model.multi_modal_projector.mm_soft_emb_norm.weight"),
+        ("qwen3_5", "model.visual.blocks.0.attn.qkv.weight"),
+        ("qwen3_5", "mtp.fc.weight"),
     ],
 )
 def test_harmless_tensors_may_go_unread(name: str, tensor: str, tmp_path: Path) -> None:
@@ -163,7 +200,7 @@ def test_harmless_tensors_may_go_unread(name: str, tensor: str, tmp_path: Path) 
 
 
 def test_the_epsilon_of_norms_has_a_default(tmp_path: Path) -> None:
-    for name in ("llama", "qwen2", "qwen3", "gemma3"):
+    for name in ("llama", "qwen2", "qwen3", "gemma3", "qwen3_5"):
         operations = bound(with_config(name, {"rms_norm_eps": None}, tmp_path)).program.operations
         assert {op.eps for op in operations if isinstance(op, RmsNorm)} == {1e-6}
 

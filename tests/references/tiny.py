@@ -116,6 +116,45 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
         "tie_word_embeddings": True,
     },
+    "qwen3_5": {
+        **_SIZES,
+        "num_hidden_layers": 4,
+        "model_type": "qwen3_5_text",
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10_000_000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_interleaved": True,
+            "mrope_section": [1, 1, 0],
+        },
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+    # Value heads that share key heads, layers in another order, and all that may be left out.
+    "qwen3_5-grouped": {
+        **_SIZES,
+        "num_hidden_layers": 4,
+        "model_type": "qwen3_5_text",
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "hidden_act": "silu",
+        "head_dim": 24,
+        "attention_bias": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "linear_conv_kernel_dim": 3,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 12,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "tie_word_embeddings": False,
+    },
 }
 
 
@@ -132,32 +171,56 @@ def weights_of(config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
     )
     head_dim = config.get("head_dim", hidden // heads)
     gemma = config["model_type"] == "gemma3_text"
+    delta = config["model_type"] == "qwen3_5_text"
 
     def matrix(rows: int, columns: int) -> np.ndarray:
         values: np.ndarray = 1.5 * random.standard_normal((rows, columns)) / columns**0.5
         return values.astype(np.float32)
 
-    def norm(width: int) -> np.ndarray:
-        centre = 0.0 if gemma else 1.0
+    def norm(width: int, *, plain: bool = False) -> np.ndarray:
+        centre = 0.0 if (gemma or delta) and not plain else 1.0
         return (centre + 0.2 * random.standard_normal(width)).astype(np.float32)
 
     def bias(width: int) -> np.ndarray:
         return (0.3 * random.standard_normal(width)).astype(np.float32)
 
+    def delta_rule(layer: str) -> None:
+        key_heads, value_heads = (config[f"linear_num_{each}_heads"] for each in ("key", "value"))
+        values = value_heads * config["linear_value_head_dim"]
+        channels = 2 * key_heads * config["linear_key_head_dim"] + values
+        for part, width in (("qkv", channels), ("z", values), ("b", value_heads)):
+            tensors[f"{layer}.in_proj_{part}.weight"] = matrix(width, hidden)
+        tensors[f"{layer}.in_proj_a.weight"] = matrix(value_heads, hidden)
+        taps = config["linear_conv_kernel_dim"]
+        tensors[f"{layer}.conv1d.weight"] = matrix(channels, taps)[:, None]
+        # Decays from almost all to almost nothing.
+        tensors[f"{layer}.A_log"] = random.uniform(-4, 1, value_heads).astype(np.float32)
+        tensors[f"{layer}.dt_bias"] = bias(value_heads)
+        tensors[f"{layer}.norm.weight"] = norm(config["linear_value_head_dim"], plain=True)
+        tensors[f"{layer}.out_proj.weight"] = matrix(hidden, values)
+
+    def attends(index: int) -> bool:
+        if "layer_types" in config:
+            return bool(config["layer_types"][index] != "linear_attention")
+        return not delta or index % 4 == 3
+
     tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden)}
     for index in range(config["num_hidden_layers"]):
         layer = f"model.layers.{index}"
         attention = {
-            "q": (heads * head_dim, hidden),
+            "q": ((2 if delta else 1) * heads * head_dim, hidden),
             "k": (kv_heads * head_dim, hidden),
             "v": (kv_heads * head_dim, hidden),
             "o": (hidden, heads * head_dim),
         }
+        if not attends(index):
+            attention.clear()
+            delta_rule(f"{layer}.linear_attn")
         for part, shape in attention.items():
             tensors[f"{layer}.self_attn.{part}_proj.weight"] = matrix(*shape)
             if config.get("attention_bias") or (config["model_type"] == "qwen2" and part != "o"):
                 tensors[f"{layer}.self_attn.{part}_proj.bias"] = bias(shape[0])
-        if gemma or config["model_type"] == "qwen3":
+        if attention and (gemma or delta or config["model_type"] == "qwen3"):
             tensors[f"{layer}.self_attn.q_norm.weight"] = norm(head_dim)
             tensors[f"{layer}.self_attn.k_norm.weight"] = norm(head_dim)
         mlp = {

@@ -16,8 +16,8 @@ CONTEXT = 32_768
 """So much that an answer without an end is not done before it is missed that its client left."""
 
 
-def write_model(directory: Path) -> Path:
-    """A qwen3 model whose tokens are bytes, with a chat template; returns its directory."""
+def write_model(directory: Path, name: str = "qwen3") -> Path:
+    """One of `tiny` whose tokens are bytes, with a chat template; returns its directory."""
     directory.mkdir(parents=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     library = tokenizers.Tokenizer(
@@ -30,7 +30,7 @@ def write_model(directory: Path) -> Path:
     texts = {"eos_token": miniature.END, "chat_template": miniature.CHATML}
     (directory / "tokenizer_config.json").write_text(json.dumps(texts))
     config = {
-        **tiny.CONFIGS["qwen3"],
+        **tiny.CONFIGS[name],
         "vocab_size": library.get_vocab_size(),
         "max_position_embeddings": CONTEXT,
     }

@@ -27,8 +27,9 @@ def write_gguf(
     ``changed`` sets metadata keys, or with None leaves them out; ``added`` are tensors besides.
     """
     config = tiny.CONFIGS[name]
-    architecture = {"gemma3_text": "gemma3"}.get(config["model_type"], config["model_type"])
-    family = next(family for family in FAMILIES if family.name == architecture)
+    renamed = {"gemma3_text": "gemma3", "qwen3_5_text": "qwen35"}
+    architecture = renamed.get(config["model_type"], config["model_type"])
+    family = next(family for family in FAMILIES if architecture in family.architectures)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim", config["hidden_size"] // heads)
     writer = gguf.GGUFWriter(path, architecture)
@@ -41,13 +42,17 @@ def write_gguf(
     writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_context_length(config["max_position_embeddings"])
+    if architecture == "qwen35":
+        _add_delta_rule(writer, config)
     _add_rope(writer, config, head_dim)
     for tensor, values in tiny.weights(name).items():
         stored = values
         if architecture == "llama" and (".q_proj." in tensor or ".k_proj." in tensor):
             stored = _interleaved(values, heads if ".q_proj" in tensor else kv_heads)
-        if architecture == "gemma3" and "norm" in tensor:
-            stored = values + 1
+        if architecture in ("gemma3", "qwen35") and "norm" in tensor:
+            stored = values if ".linear_attn." in tensor else values + 1
+        if ".linear_attn." in tensor:
+            stored = _of_delta_rule(tensor, values, config)
         writer.add_tensor(gguf_name(tensor, family.gguf_names), np.ascontiguousarray(stored))
     for tensor, values in (added or {}).items():
         writer.add_tensor(tensor, values)
@@ -75,15 +80,58 @@ def _add_rope(writer: gguf.GGUFWriter, config: Any, head_dim: int) -> None:
         writer.add_tensor(
             "rope_freqs.weight", (1 / (kept + (1 - kept) / scaling["factor"])).astype(np.float32)
         )
-    if "layer_types" in config:
+    if "sliding_window" in config:
         writer.add_sliding_window(config["sliding_window"])
         parameters = parameters["full_attention"]
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    if config["model_type"] == "qwen3_5_text":
+        writer.add_rope_dimension_count(head_dim // 4)
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
     if parameters is not None:
         writer.add_rope_freq_base(parameters["rope_theta"])
-        writer.add_rope_scaling_factor(parameters["factor"])
+        if "factor" in parameters:
+            writer.add_rope_scaling_factor(parameters["factor"])
     else:
         writer.add_rope_freq_base(config["rope_theta"])
+
+
+def _add_delta_rule(writer: gguf.GGUFWriter, config: Any) -> None:
+    heads = config["linear_num_value_heads"]
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_inner_size(heads * config["linear_value_head_dim"])
+    kinds = config.get("layer_types", ["linear_attention"] * 3 + ["full_attention"])
+    writer.add_full_attention_interval(kinds.index("full_attention") + 1)
+
+
+def _of_delta_rule(tensor: str, values: np.ndarray, config: Any) -> np.ndarray:
+    """Rates negative and not in logarithms, and value heads in turns of the key heads."""
+    heads, key_heads = (config[f"linear_num_{each}_heads"] for each in ("value", "key"))
+    keys = 2 * key_heads * config["linear_key_head_dim"]
+    grouped = np.arange(heads).reshape(key_heads, -1)
+    tiled = grouped.T.reshape(-1)
+    width = config["linear_value_head_dim"]
+    columns = (tiled[:, None] * width + np.arange(width)).reshape(-1)
+    behind_keys = np.concatenate([np.arange(keys), keys + columns])
+    stored: np.ndarray
+    match tensor.rpartition(".linear_attn.")[2]:
+        case "A_log":
+            stored = -np.exp(values[tiled])
+        case "dt_bias" | "in_proj_a.weight" | "in_proj_b.weight":
+            stored = values[tiled]
+        case "in_proj_z.weight":
+            stored = values[columns]
+        case "in_proj_qkv.weight":
+            stored = values[behind_keys]
+        case "conv1d.weight":
+            stored = values[behind_keys, 0]
+        case "out_proj.weight":
+            stored = values[:, columns]
+        case _:
+            stored = values
+    return stored
 
 
 def _interleaved(rows: np.ndarray, heads: int) -> np.ndarray:

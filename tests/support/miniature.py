@@ -24,8 +24,11 @@ CHATML = (
 
 
 @cache
-def tokenizer() -> Tokenizer:
-    """The miniature: ids 0 to 255 are bytes in the byte-level alphabet's order, then the others."""
+def tokenizer(*words: str) -> Tokenizer:
+    """The miniature: ids 0 to 255 are bytes in the byte-level alphabet's order, then the others.
+
+    Last come ``words``, each a token of its own.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     library = tokenizers.Tokenizer(
         models.BPE(vocab={character: index for index, character in enumerate(alphabet)}, merges=[])
@@ -33,7 +36,7 @@ def tokenizer() -> Tokenizer:
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     library.add_special_tokens([START, END, END_OF_TEXT])
-    library.add_tokens([AddedToken(LONG, normalized=False)])
+    library.add_tokens([AddedToken(word, normalized=False) for word in (LONG, *words)])
     with tempfile.TemporaryDirectory() as directory:
         library.save(str(Path(directory, "tokenizer.json")))
         Path(directory, "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))

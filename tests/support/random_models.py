@@ -39,9 +39,11 @@ _SIZES = {
     "num_key_value_heads": 2,
     "head_dim": 64,
     "max_position_embeddings": 2048,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 128,
 }
 # Fewer layers, of every kind that a family has.
-_LAYERS = {"gemma3": 7, "gemma3-early": 3, "qwen2-sliding": 2}
+_LAYERS = {"gemma3": 7, "gemma3-early": 3, "qwen2-sliding": 2, "qwen3_5": 4}
 
 
 @frozen(eq=False)
@@ -58,7 +60,7 @@ def random_model(family: str, kind: str) -> Model:
     program, given = _published(family)
     weights: dict[str, Tensor] = {}
     for number, (name, tensor) in enumerate(given.items()):
-        if len(tensor.shape) == 1:
+        if len(tensor.shape) != 2:
             weights[name] = tensor
         else:
             rows, columns = tensor.shape

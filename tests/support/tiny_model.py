@@ -10,14 +10,14 @@ from tokenizers import decoders, models, pre_tokenizers
 from tests.references import tiny
 
 
-def write_tiny_model(directory: Path) -> None:
-    """A qwen3 model of 96 tokens, with a tokenizer of 256: a token a byte."""
+def write_tiny_model(directory: Path, name: str = "qwen3") -> None:
+    """A model of `tiny`, of 96 tokens, with a tokenizer of 256: a token a byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     library = tokenizers.Tokenizer(
         models.BPE(vocab={character: index for index, character in enumerate(alphabet)}, merges=[])
     )
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    tiny.write_checkpoint("qwen3", directory)
+    tiny.write_checkpoint(name, directory)
     library.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text("{}")

@@ -64,6 +64,13 @@ def silu(x: Floats) -> Floats:
 
 
 @kernel
+def sigmoid(x: Floats) -> Floats:
+    """``1 / (1 + exp(-x))``."""
+    one = splat(float32(1.0))
+    return one / (one + exponential(splat(float32(0.0)) - x))
+
+
+@kernel
 def gelu_tanh(x: Floats) -> Floats:
     """The tanh approximation of GELU: ``x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x ** 3))``.
 

@@ -18,7 +18,7 @@ from caldrix_cpu.codegen.activations import (
     root_mean_square,
 )
 from caldrix_cpu.codegen.calls import call_attend, call_matmul
-from caldrix_cpu.codegen.functions import gelu_tanh, silu
+from caldrix_cpu.codegen.functions import gelu_tanh, sigmoid, silu
 from caldrix_cpu.codegen.kernel import kernel
 from caldrix_cpu.codegen.lanes import (
     Floats,
@@ -126,6 +126,8 @@ def activated(gate: Floats, activation: int) -> Floats:
     """The activation of a number that `caldrix_cpu.tape` gives it."""
     if activation == tape.GATED_SILU:
         return silu(gate)
+    if activation == tape.GATED_SIGMOID:
+        return sigmoid(gate)
     return gelu_tanh(gate)
 
 

@@ -64,6 +64,13 @@ def open_speculation(
     if settings.mode == "off":
         yield None
         return
+    if model.program.states:
+        reason = "the model's states cannot go back over rejected guesses; leave out --speculate"
+        if settings.mode != "auto":
+            raise SpeculationRefused(f"--speculate {settings.mode}: {reason}")
+        _log.warning("speculation_off", reason=reason)
+        yield None
+        return
     memory = settings.memory
     with ExitStack() as stack:
         try:
@@ -113,6 +120,10 @@ def _draft(
         reserved=model.cache_bytes,
         progress=progress,
     ) as draft:
+        if draft.program.states:
+            raise SpeculationRefused(
+                "its states cannot go back over rejected guesses; name a draft of another family"
+            )
         _require_same_vocabulary(model, draft)
         proposer = DraftProposer(
             draft.executor, context=draft.context, vocab_size=model.executor.vocab_size

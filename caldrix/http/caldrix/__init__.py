@@ -1,4 +1,7 @@
-"""The contract ``caldrix``: OpenAI's chat completions and completions, one module a route."""
+"""The contract ``caldrix``: OpenAI's chat completions and completions, and decisions.
+
+One module a route.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from caldrix.http.caldrix import (
     metrics,
     models,
     replay,
+    systemone,
 )
 from caldrix.http.exchange import Route
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", chat.create, recorded=True),
     Route("POST", "/v1/completions", completions.create, recorded=True),
+    Route("POST", "/v1/systemone", systemone.create, recorded=True),
     Route("GET", "/v1/models", models.show),
     Route("GET", "/healthz", health.show),
     Route("GET", "/health", health.show),

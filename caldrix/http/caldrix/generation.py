@@ -20,7 +20,7 @@ from caldrix.http.sse import encode_event
 from caldrix.http.watch import RequestWatch, TokenCounts
 from caldrix.text.assembler import TextAssembler
 
-_ID_HEADER = "x-request-id"
+ID_HEADER = "x-request-id"
 """Where the OpenAI SDK looks for it."""
 
 
@@ -69,7 +69,7 @@ async def answer(
     assembler = TextAssembler(service.tokenizer, request.stop)
     parts = _generate(service, generation_request, assembler, prompt_field, envelope.id, watch)
     if request.stream:
-        return EventStream(_events(parts, envelope, request, watch), {_ID_HEADER: envelope.id})
+        return EventStream(_events(parts, envelope, request, watch), {ID_HEADER: envelope.id})
     return await _whole(parts, envelope, request)
 
 
@@ -86,7 +86,7 @@ async def _whole(parts: Parts, envelope: Envelope, request: AnswerFields) -> Ans
     assert isinstance(part, Ending)
     ids = token_ids if request.return_token_ids else None
     body = envelope.whole("".join(texts), part.finish_reason, part.counts, ids)
-    return Answer(encode_json(body), headers={_ID_HEADER: envelope.id})
+    return Answer(encode_json(body), headers={ID_HEADER: envelope.id})
 
 
 async def _events(

@@ -137,12 +137,7 @@ def read_request(
         if name in body and not is_neutral(body[name], neutral):
             raise _not_implemented(name, neutral)
     request = decode(body, request_class)
-    if request.model != served_name:
-        raise ApiError(
-            400,
-            f"this server serves {spell(served_name)}, not {spell(request.model)}",
-            param="model",
-        )
+    check_model(request.model, served_name)
     caps = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(caps) > 1:
         raise ApiError(
@@ -154,6 +149,16 @@ def read_request(
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, 'is only taken together with "stream": true', param="stream_options")
     return request
+
+
+def check_model(asked: str, served_name: str) -> None:
+    """Raises ApiError, a 400, unless the served model is asked for."""
+    if asked != served_name:
+        raise ApiError(
+            400,
+            f"this server serves {spell(served_name)}, not {spell(asked)}",
+            param="model",
+        )
 
 
 def refuse_other_prompt(body: Mapping[str, object], wrong: str, right: str) -> None:

@@ -1,0 +1,108 @@
+"""A request for a reading: the logits that follow its prompt, at a few tokens.
+
+Nothing is generated. All else is as for generated tokens: the queue, rows and their reuse, slices,
+company, and being computed again by itself where a step fails.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+import trio
+from attrs import field, frozen, validators
+
+from caldrix.engine.sampling import UnusableLogits
+from caldrix.engine.sequence import Sequence
+from caldrix.engine.telemetry import Timeline
+from caldrix.models.lane import Slice
+from caldrix.weights.tensor import Float32
+
+
+@frozen
+class ReadingRequest:
+    """Token ids: a prompt's, and those whose logits are wanted after its last one."""
+
+    prompt: tuple[int, ...] = field(validator=validators.min_len(1), repr=False)
+    token_ids: tuple[int, ...] = field(validator=validators.min_len(1))
+    """Of the model's vocabulary."""
+    name: str | None = None
+    """What the log calls the request where a step fails on it."""
+
+
+class ReadSequence(Sequence):
+    """A prompt's progress, and what was read after it."""
+
+    def __init__(self, request: ReadingRequest) -> None:
+        super().__init__(request.prompt, request.name)
+        self._token_ids = np.array(request.token_ids, np.int64)
+        self._picked: Float32 | None = None
+        self._logits: Float32 | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the logits are there."""
+        return self._logits is not None
+
+    def pick(self, logits: Float32, draft: SequenceOf[int] = ()) -> list[int]:
+        """Keeps the wanted ones of ``[1, vocab_size]`` logits; there are no tokens to pick.
+
+        Raises UnusableLogits, as for a token, where the best of all is no finite number, and where
+        the best of those wanted is none.
+        """
+        assert not draft
+        if not len(logits):
+            return []
+        (after_prompt,) = logits
+        wanted: Float32 = after_prompt[self._token_ids]
+        if not all(math.isfinite(some.max()) for some in (after_prompt, wanted)):
+            raise UnusableLogits("the model gave logits that are not finite numbers")
+        self._picked = wanted
+        return []
+
+    def advance(self, computed: Slice, picked: SequenceOf[int], drafted: int = 0) -> int:
+        """Records a computed slice, and what was read if it was the prompt's last."""
+        assert self.row is not None
+        assert not drafted
+        self.row.length = computed.start + len(computed.tokens)
+        if computed.wanted:
+            self.isolated = False
+            self.timeline.first_token = self.timeline.last_token = time.monotonic()
+            self._logits = self._picked
+        return 0
+
+    async def take(self) -> Float32:
+        """The logits, waiting for them. Raises ``error``."""
+        await trio.lowlevel.checkpoint()
+        while not self.ended:
+            await self.news()
+        if self.error is not None:
+            raise self.error
+        assert self._logits is not None
+        return self._logits
+
+
+class Reading:
+    """What is read after a prompt, once it is computed."""
+
+    def __init__(self, sequence: ReadSequence) -> None:
+        self._sequence = sequence
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens in the prompt."""
+        return self._sequence.prompt_tokens
+
+    @property
+    def timeline(self) -> Timeline:
+        """When it came to pass; ``first_token`` and ``last_token`` are when it was read."""
+        return self._sequence.timeline
+
+    async def logits(self) -> Float32:
+        """The logits of the request's ``token_ids``, float32 ``[len(token_ids)]``, in their order.
+
+        At least one is finite, and none is NaN. Raises EngineFailed or EngineUnavailable.
+        """
+        return await self._sequence.take()
