@@ -124,7 +124,7 @@ def _require(
         weight_bytes = min(weight_bytes, options.weight_budget)
 
     def caches(context: int) -> int:
-        return options.rows * _row_bytes(program, plan, context, kv_dtype)
+        return options.most_rows * _row_bytes(program, plan, context, kv_dtype)
 
     require_memory(Needs(weight_bytes, caches), options, available_memory())
 

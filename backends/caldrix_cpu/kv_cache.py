@@ -65,8 +65,8 @@ class Cache:
     keys: UInt8
     values: UInt8
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copies the first ``length`` positions from row to row, where the ring holds them still.
+    def parts(self, row: int, length: int) -> Sequence[UInt8]:
+        """Views of where a row's first ``length`` positions are, or those the ring still holds.
 
         Keys are tiles of 16 positions.
         """
@@ -74,8 +74,7 @@ class Cache:
         # Up to the ring's size, each position's place is its number.
         places = min(layout.ring, padded(length, TILE_ROWS))
         size = places * layout.padded_dim * layout.value_bytes
-        for array in (self.keys, self.values):
-            array[target, :, :size] = array[source, :, :size]
+        return [array[row, :, :size] for array in (self.keys, self.values)]
 
 
 def bytes_of(layouts: Sequence[CacheLayout], rows: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -38,10 +39,9 @@ class CacheArrays:
             by_head = new.reshape(tokens, heads, head_dim).swapaxes(0, 1)
             cached[row, :, start : start + tokens] = by_head
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copies the first ``length`` positions from row to row."""
-        for array in (self.keys, self.values):
-            array[target, :, :length] = array[source, :, :length]
+    def parts(self, row: int, length: int) -> Sequence[Float32]:
+        """Views of a row's first ``length`` positions."""
+        return [array[row, :, :length] for array in (self.keys, self.values)]
 
 
 def cache_bytes(cache: KvCache, context: int) -> int:

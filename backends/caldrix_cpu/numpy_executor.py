@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from caldrix.models.lane import LaneError, LaneOptions, Slice
+from caldrix.models.lane import LaneError, LaneOptions, Slice, Snapshot
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu.memory import available_memory, float32_needs, require_memory, row_bytes
@@ -38,6 +38,7 @@ class NumpyExecutor:
     ) -> None:
         self.vocab_size = program.vocab_size
         self.row_bytes = row_bytes(program, options.context)
+        self.rewinds = not program.states
         self._kernels = kernels
         self._rows = Rows(memory.caches, memory.states, options.rows)
         self._registers = len(program.operations)
@@ -73,6 +74,18 @@ class NumpyExecutor:
         """Copies keys, values and states."""
         self._rows.copy(source, target, length)
 
+    def snapshot(self, row: int, length: int) -> Snapshot:
+        """Copies them to memory of their own."""
+        return self._rows.snapshot(row, length)
+
+    def snapshot_bytes(self, length: int) -> int:
+        """What that takes."""
+        return self._rows.snapshot_bytes(length)
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        """Copies them back, to any row."""
+        self._rows.restore(snapshot, row)
+
     def leave(self) -> None:
         """Ends its use: its rows' memory goes."""
         self._rows = Rows((), (), self._options.rows)
@@ -87,7 +100,7 @@ def numpy_executor(
     ``options.threads`` bounds the threads of numpy's BLAS, for the whole process. Raises
     LaneUnavailable for a model or a context that memory can't hold.
     """
-    require_memory(float32_needs(program, options.rows), options, available_memory())
+    require_memory(float32_needs(program, options.most_rows), options, available_memory())
     memory = RowMemory.allocate(program, options.rows, options.context)
     kernels = compile_kernels(program, weights, options, memory)
     executor = NumpyExecutor(program, kernels, memory, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -32,9 +33,9 @@ class StateArrays:
             state[...] = 0
         return state
 
-    def copy(self, source: int, target: int) -> None:
-        """Copies a row's state."""
-        self.values[target] = self.values[source]
+    def parts(self, row: int, length: int) -> Sequence[Float32]:
+        """A view of a row's state, which is as large after any ``length``."""
+        return [self.values[row]]
 
 
 @frozen(eq=False)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from caldrix.models.lane import LaneError, Slice
+from attrs import frozen
+
+from caldrix.models.lane import LaneError, Slice, Snapshot
+from caldrix.weights.blocks import UInt8
+from caldrix.weights.tensor import Float32
 from caldrix_cpu.kv_cache import Cache
 from caldrix_cpu.numpy_attention import CacheArrays
 from caldrix_cpu.numpy_memory import StateArrays
+
+
+@frozen(eq=False)
+class RowSnapshot:
+    """See `caldrix.models.lane.Snapshot`."""
+
+    length: int
+    reached: int
+    """The end of the positions that the row's rings were written to."""
+    parts: Sequence[Float32 | UInt8]
 
 
 class Rows:
@@ -84,20 +98,47 @@ class Rows:
     def copy(self, source: int, target: int, length: int) -> None:
         """See `caldrix.models.lane.Executor`."""
         self._check_row(target)
-        most = self.resumable(source, length)
-        if not 0 <= length <= most:
-            raise LaneError(
-                f"{length} positions of row {source} cannot be copied: a slice could go on from "
-                f"{most} of them"
-            )
+        self._check_copied(source, length)
         if source == target:
             return
         self._held[target] = 0
-        for cache in self._caches:
-            cache.copy(source, target, length)
-        for state in self._states:
-            state.copy(source, target)
+        self._overwrite(target, length, self._parts(source, length))
         self._held[target], self._reached[target] = length, self._reached[source]
+
+    def snapshot(self, row: int, length: int) -> RowSnapshot:
+        """See `caldrix.models.lane.Executor`."""
+        self._check_copied(row, length)
+        parts = [part.copy() for part in self._parts(row, length)]
+        return RowSnapshot(length, self._reached[row], parts)
+
+    def snapshot_bytes(self, length: int) -> int:
+        """See `caldrix.models.lane.Executor`."""
+        return sum(part.nbytes for part in self._parts(0, length))
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        """See `caldrix.models.lane.Executor`."""
+        assert isinstance(snapshot, RowSnapshot)
+        self._check_row(row)
+        self._held[row] = 0
+        self._overwrite(row, snapshot.length, snapshot.parts)
+        self._held[row], self._reached[row] = snapshot.length, snapshot.reached
+
+    def _parts(self, row: int, length: int) -> Iterator[Float32 | UInt8]:
+        """Views of all that a row holds of its first ``length`` positions."""
+        for memory in (*self._caches, *self._states):
+            yield from memory.parts(row, length)
+
+    def _overwrite(self, row: int, length: int, parts: Iterable[Float32 | UInt8]) -> None:
+        for old, new in zip(self._parts(row, length), parts, strict=True):
+            old[...] = new
+
+    def _check_copied(self, row: int, length: int) -> None:
+        most = self.resumable(row, length)
+        if not 0 <= length <= most:
+            raise LaneError(
+                f"{length} positions of row {row} cannot be copied: a slice could go on from "
+                f"{most} of them"
+            )
 
     def _check_row(self, row: int) -> None:
         if not 0 <= row < len(self._held):

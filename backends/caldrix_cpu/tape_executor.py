@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from attrs import frozen
 
-from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice
+from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice, Snapshot
 from caldrix.models.program import Attend, Program, Select, inputs
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import tape
@@ -61,6 +61,7 @@ class TapeExecutor:
     ) -> None:
         self.vocab_size = program.vocab_size
         self.row_bytes = row_bytes
+        self.rewinds = not program.states
         self.bytes_read_per_token = tape_.bytes_read
         self._options = options
         self._plan = plan
@@ -131,6 +132,21 @@ class TapeExecutor:
         """Copies keys, values and states, at the speed of memory."""
         self._check_present()
         self._rows.copy(source, target, length)
+
+    def snapshot(self, row: int, length: int) -> Snapshot:
+        """Copies them to memory of their own."""
+        self._check_present()
+        return self._rows.snapshot(row, length)
+
+    def snapshot_bytes(self, length: int) -> int:
+        """What that takes."""
+        self._check_present()
+        return self._rows.snapshot_bytes(length)
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        """Copies them back, to any row."""
+        self._check_present()
+        self._rows.restore(snapshot, row)
 
     def leave(self) -> None:
         """Ends its use: its memory is about to go."""

@@ -35,6 +35,7 @@ from caldrix.engine.generation import (
     Generation,
     GenerationRequest,
 )
+from caldrix.engine.kept import Kept
 from caldrix.engine.reading import Reading, ReadingRequest, ReadSequence
 from caldrix.engine.rows import Rows
 from caldrix.engine.scheduler import Scheduler, Work
@@ -63,6 +64,7 @@ class Engine:
         context: int,
         rows: int,
         prefix_rows: int,
+        snapshots: int,
         queue_depth: int,
         speculator: Speculator | None,
         observe_token: Callable[[float], None] | None,
@@ -76,7 +78,8 @@ class Engine:
         """Whether it ended by a failure of its own, which the log has."""
         self._executor = executor
         self._positions = rows * context
-        self._scheduler = Scheduler(Rows(executor, rows, prefix_rows), rows, queue_depth)
+        held = Rows(executor, rows, prefix_rows, snapshots)
+        self._scheduler = Scheduler(held, rows, queue_depth)
         self._stepper = Stepper(executor, speculator)
         self._observe_token = observe_token
         self._work_arrived = threading.Event()
@@ -126,10 +129,26 @@ class Engine:
         Raises PromptTooLong, UnknownToken, QueueFull and EngineUnavailable at once.
         """
         self.check_prompt(request.prompt)
+        assert request.kept is None or 0 < request.kept.length < len(request.prompt)
         assert 0 <= min(request.token_ids) <= max(request.token_ids) < self._executor.vocab_size
         sequence = ReadSequence(request)
         with self._queued(sequence):
             yield Reading(sequence)
+
+    @contextmanager
+    def keep(self, length: int) -> Iterator[Kept]:
+        """For requests to read whose prompts begin with the same ``length`` tokens.
+
+        Inside the block those that are given what it yields compute these tokens only once, if
+        there is room to keep what was computed. Each prompt has more than those.
+        """
+        kept = Kept(length)
+        try:
+            yield kept
+        finally:
+            kept.abandoned = True
+            # Its memory goes at once, and not with the next request.
+            self._work_arrived.set()
 
     def check_prompt(self, prompt: SequenceOf[int]) -> None:
         """Raises what a request with this prompt is refused with for its sake.
@@ -266,13 +285,15 @@ async def running_engine(
     context: int,
     rows: int = 1,
     prefix_rows: int = 0,
+    snapshots: int = 0,
     queue_depth: int = 64,
     speculator: Speculator | None = None,
     observe_token: Callable[[float], None] | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine over a compiled model for as long as the block lasts.
 
-    The executor has ``rows`` for requests and after them ``prefix_rows`` for shared prefixes. A
+    The executor has ``rows`` for requests and after them ``prefix_rows`` for shared prefixes; what
+    is kept beside them (`Engine.keep`) takes the memory of ``snapshots`` rows at most. A
     ``speculator`` guesses ahead, for one row only. ``observe_token`` is told, in the engine's
     thread, the seconds that each token after a request's first took.
 
@@ -285,6 +306,7 @@ async def running_engine(
         context=context,
         rows=rows,
         prefix_rows=prefix_rows,
+        snapshots=snapshots,
         queue_depth=queue_depth,
         speculator=speculator,
         observe_token=observe_token,
@@ -303,6 +325,7 @@ __all__ = [
     "FinishReason",
     "Generation",
     "GenerationRequest",
+    "Kept",
     "Reading",
     "ReadingRequest",
     "running_engine",

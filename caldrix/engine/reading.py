@@ -14,6 +14,7 @@ import numpy as np
 import trio
 from attrs import field, frozen, validators
 
+from caldrix.engine.kept import Kept
 from caldrix.engine.sampling import UnusableLogits
 from caldrix.engine.sequence import Sequence
 from caldrix.engine.telemetry import Timeline
@@ -30,13 +31,15 @@ class ReadingRequest:
     """Of the model's vocabulary."""
     name: str | None = None
     """What the log calls the request where a step fails on it."""
+    kept: Kept | None = None
+    """What it begins with, if the prompts of other requests begin so too."""
 
 
 class ReadSequence(Sequence):
     """A prompt's progress, and what was read after it."""
 
     def __init__(self, request: ReadingRequest) -> None:
-        super().__init__(request.prompt, request.name)
+        super().__init__(request.prompt, request.name, request.kept)
         self._token_ids = np.array(request.token_ids, np.int64)
         self._picked: Float32 | None = None
         self._logits: Float32 | None = None

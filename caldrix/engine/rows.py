@@ -15,7 +15,8 @@ import numpy as np
 import structlog
 from attrs import define, field
 
-from caldrix.models.lane import Executor, LaneLost
+from caldrix.engine.kept import Kept
+from caldrix.models.lane import Executor, LaneLost, Snapshot
 
 _log = structlog.get_logger(__name__)
 
@@ -44,14 +45,20 @@ class Row:
 class Rows:
     """Gives rows to sequences and takes them back.
 
-    ``prefix_rows`` of the executor's rows, the last ones, are kept for shared prefixes.
+    ``prefix_rows`` of the executor's rows, the last ones, are kept for shared prefixes. Snapshots
+    may take as much memory as ``snapshots`` rows.
     """
 
-    def __init__(self, executor: Executor, working_rows: int, prefix_rows: int) -> None:
+    def __init__(
+        self, executor: Executor, working_rows: int, prefix_rows: int, snapshots: int
+    ) -> None:
         self._executor = executor
         self._working = [Row(number) for number in range(working_rows)]
         self._free = list(self._working)
         self._prefixes = [Row(working_rows + number) for number in range(prefix_rows)]
+        self._snapshot_bytes = snapshots * executor.row_bytes
+        self._kept: list[Kept] = []
+        """Those that have a snapshot."""
         self._clock = 0
 
     @property
@@ -64,14 +71,25 @@ class Rows:
         """Whether what rows hold may be gone on from."""
         return self._executor.reproducible
 
-    def take(self, tokens: array[int]) -> Row:
+    @property
+    def shares_prefills(self) -> bool:
+        """Whether one that is being computed can be gone on from where two prompts part."""
+        return self.reuses and self._executor.rewinds
+
+    def take(self, tokens: array[int], kept: Kept | None = None) -> Row:
         """A free row for a sequence of ``tokens``, its prompt so far; ``length`` are computed.
 
-        At least one token is left to compute, whose logits are wanted.
+        At least one token is left to compute, whose logits are wanted; and of those that are yet
+        to be ``kept``, no more than they are.
         """
-        source, length = self._longest_prefix(tokens)
+        most = len(tokens) - 1
+        if kept is not None and not kept.tried:
+            most = min(most, kept.length)
+        source, length = self._longest_prefix(tokens, most)
         row = self._place(source, length)
-        if source is not None:
+        if kept is not None and kept.snapshot is not None and kept.length > length:
+            length = self._restored(kept.snapshot, row)
+        elif source is not None:
             if source in self._working and length < min(source.prompt_tokens, len(tokens) - 1):
                 self._keep_prefix(source, length)
             if source is not row:
@@ -82,6 +100,31 @@ class Rows:
         self._touch(row)
         return row
 
+    def keep(self, row: Row, kept: Kept) -> None:
+        """Takes a snapshot of a row that holds just what is to be kept, if there is room for it."""
+        assert row.length == kept.length
+        kept.tried = True
+        if kept.abandoned or not self.reuses:
+            return
+        lengths = [each.length for each in (*self._kept, kept)]
+        try:
+            if sum(map(self._executor.snapshot_bytes, lengths)) > self._snapshot_bytes:
+                return
+            kept.snapshot = self._executor.snapshot(row.number, kept.length)
+        except LaneLost:
+            raise
+        except Exception:  # noqa: BLE001  # whatever broke, they can be computed each time
+            _log.exception("row_not_kept", positions=kept.length)
+            return
+        kept.taken = True
+        self._kept.append(kept)
+
+    def drop_abandoned(self) -> None:
+        """Lets go of what nobody needs any more."""
+        for kept in [kept for kept in self._kept if kept.abandoned]:
+            kept.snapshot = None
+            self._kept.remove(kept)
+
     def give_back(self, row: Row) -> None:
         """Takes a row back; what it holds stays until its place is needed."""
         self._free.append(row)
@@ -91,18 +134,21 @@ class Rows:
         self._clock += 1
         row.last_use = self._clock
 
-    def _longest_prefix(self, tokens: array[int]) -> tuple[Row | None, int]:
-        """The row that has most in common with ``tokens``, and how much can be gone on from."""
+    def _longest_prefix(self, tokens: array[int], most: int) -> tuple[Row | None, int]:
+        """The row that has most in common with ``tokens``, and how much can be gone on from.
+
+        That is at most ``most``.
+        """
         if not self.reuses:
             return None, 0
-        best, most = None, 0
+        best, longest = None, 0
         for row in self._all():
-            shared = min(_in_common(tokens, row), len(tokens) - 1)
-            if shared > most:
+            shared = min(_in_common(tokens, row), most)
+            if shared > longest:
                 length = self._resumable(row, shared)
-                if length > most:
-                    best, most = row, length
-        return best, most
+                if length > longest:
+                    best, longest = row, length
+        return best, longest
 
     def _resumable(self, row: Row, length: int) -> int:
         try:
@@ -139,6 +185,17 @@ class Rows:
             _log.exception("row_not_copied", positions=length)
             return 0
         return length
+
+    def _restored(self, snapshot: Snapshot, row: Row) -> int:
+        """Puts a snapshot into a row; returns how many positions there are now, as `_copied`."""
+        try:
+            self._executor.restore(snapshot, row.number)
+        except LaneLost:
+            raise
+        except Exception:  # noqa: BLE001  # whatever broke, they can be computed after all
+            _log.exception("row_not_restored", positions=snapshot.length)
+            return 0
+        return snapshot.length
 
     def _all(self) -> Iterable[Row]:
         # A kept prefix first: of equals, the one that stays where it is.

@@ -97,12 +97,22 @@ class Scheduler:
 
         Only the thread that turns over may call it.
         """
+        self._rows.drop_abandoned()
         for sequence in self._running:
             if sequence.isolated:
-                return [Work(sequence, sequence.next_slice(PREFILL_TOKENS))]
+                return [self._work(sequence, PREFILL_TOKENS)]
         shares = {sequence: 1 for sequence in self._running if sequence.decoding}
         shares |= self._share_prefill()
-        return [Work(sequence, sequence.next_slice(share)) for sequence, share in shares.items()]
+        return [self._work(sequence, share) for sequence, share in shares.items()]
+
+    def _work(self, sequence: Sequence, share: int) -> Work:
+        """A sequence's part of a step; what it has to keep is kept before it goes on from there."""
+        row, kept = sequence.row, sequence.kept
+        if kept is not None and not kept.tried:
+            assert row is not None
+            if row.length == kept.length:
+                self._rows.keep(row, kept)
+        return Work(sequence, sequence.next_slice(share))
 
     def everyone(self) -> SequenceOf[Sequence]:
         """All sequences that hold a row or wait for one."""
@@ -144,7 +154,7 @@ class Scheduler:
         """Whether somebody is just computing what it begins with, so that it can have a copy."""
         return (
             sequence.row is None
-            and self._rows.reuses
+            and self._rows.shares_prefills
             and any(
                 common_prefix(sequence.tokens, other.tokens)
                 >= (0 if other.row is None else other.row.length) + LEAST_SHARED
@@ -155,7 +165,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> None:
         # If no row can be given, it stays where it is found when the engine ends.
-        row = self._rows.take(sequence.tokens)
+        row = self._rows.take(sequence.tokens, sequence.kept)
         with self.lock:
             sequence.start(row)
             self._waiting.remove(sequence)

@@ -14,6 +14,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import trio
 
+from caldrix.engine.kept import Kept
 from caldrix.engine.rows import Row
 from caldrix.engine.telemetry import Timeline
 from caldrix.errors import CaldrixError
@@ -28,9 +29,11 @@ class Sequence(ABC):
     advance; its reader, in the event loop, sees what came from then on, and is woken separately.
     """
 
-    def __init__(self, prompt: SequenceOf[int], name: str | None) -> None:
+    def __init__(self, prompt: SequenceOf[int], name: str | None, kept: Kept | None = None) -> None:
         self.name = name
         """What the log calls it where a step fails on it."""
+        self.kept = kept
+        """What it begins with, to be kept or kept already."""
         self.prompt_tokens = len(prompt)
         self.tokens = array("q", prompt)
         """The prompt, and what was generated after it."""
@@ -94,6 +97,8 @@ class Sequence(ABC):
         assert self.row is not None
         start = self.row.length
         stop = min(len(self.tokens), start + most)
+        if self.kept is not None and not self.kept.tried and start < self.kept.length:
+            stop = min(stop, self.kept.length)
         whole = stop == len(self.tokens)
         assert whole or not draft
         tokens = np.array((*self.tokens[start:stop], *draft), np.int64)

@@ -45,6 +45,8 @@ class LaneOptions:
     """Positions each row can hold."""
     rows: int = 1
     """Sequences whose state is kept at the same time."""
+    snapshots: int = 0
+    """Rows beside them whose memory snapshots may take, all snapshots together."""
     threads: int | None = None
     """Threads to compute with; None leaves it to the lane."""
     dtype: str = "auto"
@@ -57,6 +59,11 @@ class LaneOptions:
     """Bytes of this machine's memory that others were promised and have not taken yet."""
     progress: Progress = SILENT
     """Told about kernels being compiled."""
+
+    @property
+    def most_rows(self) -> int:
+        """Rows whose memory the executor and its snapshots come to."""
+        return self.rows + self.snapshots
 
     def refuse_choices(self, kernels: str) -> None:
         """Raises LaneUnavailable if how weights or caches are kept was chosen.
@@ -87,6 +94,15 @@ class Slice:
     wanted: int = 0
 
 
+class Snapshot(Protocol):
+    """What a row held of its first positions, in memory of its own, for as long as it is used."""
+
+    @property
+    def length(self) -> int:
+        """How many positions."""
+        ...
+
+
 class Executor(Protocol):
     """A compiled Program with its rows. Not safe to call from two threads at once."""
 
@@ -107,6 +123,11 @@ class Executor(Protocol):
         Alone or in company, in one slice or many, computed or copied. Only then can rows be reused
         and drafts verified without a change of the answer.
         """
+        ...
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether a row can as a rule be gone on from before its end."""
         ...
 
     def step(self, slices: Sequence[Slice]) -> Float32:
@@ -131,6 +152,24 @@ class Executor(Protocol):
 
         ``length`` is at most what is `resumable`. Raises LaneError, after which ``target`` holds
         nothing usable, and LaneLost.
+        """
+        ...
+
+    def snapshot(self, row: int, length: int) -> Snapshot:
+        """What ``row`` holds of its first ``length`` positions, at most what is `resumable`.
+
+        Raises LaneError and LaneLost.
+        """
+        ...
+
+    def snapshot_bytes(self, length: int) -> int:
+        """Bytes that a snapshot of so many positions takes, no more than `row_bytes`."""
+        ...
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        """Makes ``row`` hold what a snapshot, made by this executor of any row, has.
+
+        Raises LaneError, after which ``row`` holds nothing usable, and LaneLost.
         """
         ...
 

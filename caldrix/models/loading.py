@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,11 +37,13 @@ class TextModel:
     """Requests computed at the same time."""
     prefix_rows: int = 0
     """Rows beside those, for prefixes that prompts share."""
+    snapshots: int = 0
+    """Rows whose memory snapshots may take beside all these."""
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of all rows' states, when they are full."""
-        return (self.rows + self.prefix_rows) * self.executor.row_bytes
+        """Bytes of all rows' states and of snapshots, when they are full."""
+        return (self.rows + self.prefix_rows + self.snapshots) * self.executor.row_bytes
 
 
 @contextmanager
@@ -52,6 +54,7 @@ def load_model(
     context: int | None = None,
     rows: int = 1,
     prefix_rows: int = 0,
+    snapshots: Callable[[Program], int] = lambda program: 0,
     threads: int | None = None,
     dtype: str = "auto",
     kv_dtype: str = "auto",
@@ -62,9 +65,10 @@ def load_model(
 ) -> Iterator[TextModel]:
     """The model of a checkpoint, running on a lane while the block lasts.
 
-    What the options mean is said in `LaneOptions`; without a ``context`` it is the one that the
-    model was trained for, up to ``longest``. ``progress`` is told nothing once the block is
-    entered. Raises a Refusal that names what is wrong with the files or the options.
+    What the options mean is said in `LaneOptions`; ``snapshots`` may depend on the Program, and
+    without a ``context`` it is the one that the model was trained for, up to ``longest``.
+    ``progress`` is told nothing once the block is entered. Raises a Refusal that names what is
+    wrong with the files or the options.
     """
     with open_checkpoint(path) as checkpoint:
         bound = bind(checkpoint)
@@ -72,6 +76,7 @@ def load_model(
         options = LaneOptions(
             context=_context(bound.program, context, longest),
             rows=rows + prefix_rows,
+            snapshots=snapshots(bound.program),
             threads=threads,
             dtype=dtype,
             kv_dtype=kv_dtype,
@@ -88,6 +93,7 @@ def load_model(
                 context=options.context,
                 rows=rows,
                 prefix_rows=prefix_rows,
+                snapshots=options.snapshots,
             )
 
 

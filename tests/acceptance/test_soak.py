@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 from structlog.testing import capture_logs
 
-from caldrix.models.lane import Executor, Slice
+from caldrix.models.lane import Executor, Slice, Snapshot
 from caldrix.models.loading import load_model
 from caldrix.weights.tensor import Float32
 from caldrix_cpu.lane import CpuLane
@@ -55,6 +55,10 @@ class Paced:
     def reproducible(self) -> bool:
         return self.real.reproducible
 
+    @property
+    def rewinds(self) -> bool:
+        return self.real.rewinds
+
     def step(self, slices: Sequence[Slice]) -> Float32:
         time.sleep(self.seconds)
         return self.real.step(slices)
@@ -64,6 +68,15 @@ class Paced:
 
     def copy_row(self, source: int, target: int, length: int) -> None:
         self.real.copy_row(source, target, length)
+
+    def snapshot(self, row: int, length: int) -> Snapshot:
+        return self.real.snapshot(row, length)
+
+    def snapshot_bytes(self, length: int) -> int:
+        return self.real.snapshot_bytes(length)
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        self.real.restore(snapshot, row)
 
 
 @asynccontextmanager

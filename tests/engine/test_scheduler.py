@@ -24,7 +24,7 @@ class Machine:
 
     def __init__(self, rows: int) -> None:
         self.executor = ScriptedExecutor(endless(TOKEN), 10)
-        self.scheduler = Scheduler(Rows(self.executor, rows, 0), rows, queue_depth=64)
+        self.scheduler = Scheduler(Rows(self.executor, rows, 0, 0), rows, queue_depth=64)
 
     def ask(self, prompt: SequenceOf[int], max_tokens: int = 4) -> GeneratedSequence:
         sequence = GeneratedSequence(GenerationRequest(tuple(prompt), max_tokens), CONTEXT)

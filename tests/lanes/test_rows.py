@@ -95,6 +95,54 @@ def test_a_copy_goes_on_as_if_computed_from_scratch(setting: Setting) -> None:
             np.testing.assert_array_equal(second, expected[end : end + 1])
 
 
+@every_setting
+def test_a_snapshot_is_gone_on_from_whatever_became_of_its_row(setting: Setting) -> None:
+    expected = from_scratch(setting)
+    with setting.executor() as executor:
+        for length in (1, 17, 128, 700, 1050):
+            executor.step([piece(0, 0, LONG[:length])])
+            snapshot = executor.snapshot(0, length)
+            assert snapshot.length == length
+            assert executor.snapshot_bytes(length) <= executor.row_bytes
+            feed(executor, OTHER)
+            feed(executor, OTHER, row=2)
+            for row in (0, 2):
+                executor.restore(snapshot, row)
+                # It remembers no more than its row did.
+                assert executor.resumable(row, 5000) == length
+                logits = executor.step([piece(row, length, LONG[length : length + 9], wanted=9)])
+                np.testing.assert_array_equal(logits, expected[length : length + 9])
+        assert executor.snapshot_bytes(100) < executor.snapshot_bytes(700)
+
+
+def test_a_snapshot_keeps_how_far_the_windows_have_moved() -> None:
+    first = 1000 - RING + WINDOW
+    with GEMMA.executor() as executor:
+        executor.step([piece(0, 0, LONG[:1000])])
+        snapshot = executor.snapshot(0, 800)
+        executor.step([piece(0, 0, OTHER[:20])])
+        executor.restore(snapshot, 1)
+        assert [executor.resumable(1, length) for length in (first - 1, first)] == [0, first]
+
+
+def test_snapshots_that_make_no_sense_are_refused() -> None:
+    with LLAMA.executor() as executor:
+        executor.step([piece(0, 0, LONG[:20])])
+        for row, length in ((0, 21), (0, -1), (1, 1)):
+            with pytest.raises(
+                LaneError, match=f"{length} positions of row {row} cannot be copied"
+            ):
+                executor.snapshot(row, length)
+        snapshot = executor.snapshot(0, 20)
+        with pytest.raises(LaneError, match="no row 3"):
+            executor.restore(snapshot, 3)
+        with pytest.raises(LaneError, match="no row 3"):
+            executor.snapshot(3, 1)
+    for use in (lambda: executor.snapshot(0, 20), lambda: executor.restore(snapshot, 0)):
+        with pytest.raises(LaneLost):
+            use()
+
+
 @pytest.mark.parametrize("setting", [GEMMA, SETTINGS[3]], ids=["f32", "f16"])
 def test_a_window_that_moved_on_is_not_resumed(setting: Setting) -> None:
     expected = from_scratch(setting)

@@ -64,6 +64,21 @@ def test_many_questions_on_one_state(kernels: str) -> None:
 
 
 @by_either
+def test_a_snapshot_has_the_states(kernels: str) -> None:
+    with running(kernels) as executor:
+        read(executor, 0, 0, LONG[:40])
+        snapshot = executor.snapshot(0, 40)
+        assert 0 < executor.snapshot_bytes(40) <= executor.row_bytes
+        expected = read(executor, 0, 40, LONG[40:50], wanted=10)
+        with pytest.raises(LaneError, match=r"40 positions of row 0 cannot be copied"):
+            executor.snapshot(0, 40)
+        read(executor, 1, 0, OTHER[:180])
+        for row in (1, 0, 1):
+            executor.restore(snapshot, row)
+            np.testing.assert_array_equal(read(executor, row, 40, LONG[40:50], wanted=10), expected)
+
+
+@by_either
 def test_a_row_goes_on_from_its_end_alone(kernels: str) -> None:
     with running(kernels) as executor:
         read(executor, 0, 0, LONG[:40])

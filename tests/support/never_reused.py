@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caldrix.models.lane import LaneError
+from caldrix.models.lane import LaneError, Snapshot
 
 
 class NeverReused:
@@ -10,9 +10,19 @@ class NeverReused:
 
     row_bytes = 0
     reproducible = False
+    rewinds = False
 
     def resumable(self, row: int, length: int) -> int:
         return 0
 
     def copy_row(self, source: int, target: int, length: int) -> None:
         raise LaneError(f"nothing can be copied from row {source} to {target}")
+
+    def snapshot(self, row: int, length: int) -> Snapshot:
+        raise LaneError(f"nothing can be kept of row {row}")
+
+    def snapshot_bytes(self, length: int) -> int:
+        return 0
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        raise LaneError(f"nothing can be restored to row {row}")

@@ -36,8 +36,11 @@ class ReadableExecutor(ScriptedExecutor):
         alone: bool = False,
         fail_at: Sequence[int] = (),
         reproducible: bool = True,
+        memory: int | None = None,
     ) -> None:
-        super().__init__(endless(0), vocab_size, fail_at=fail_at, reproducible=reproducible)
+        super().__init__(
+            endless(0), vocab_size, fail_at=fail_at, reproducible=reproducible, memory=memory
+        )
         self._poison = poison
         self._alone = alone
 

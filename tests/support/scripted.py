@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
-from caldrix.models.lane import LaneError, Slice
+from caldrix.models.lane import LaneError, Slice, Snapshot
 from caldrix.weights.tensor import Float32
 
 Script = Callable[[Sequence[int], Sequence[int]], int]
@@ -78,12 +79,24 @@ class _Row:
         self.tokens, self.prompt = [], 0
 
 
+@frozen(eq=False)
+class ScriptedSnapshot:
+    """See `caldrix.models.lane.Snapshot`."""
+
+    tokens: Sequence[int]
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
 class ScriptedExecutor:
     """Gives the script's token the best logit by far, after each token whose logits are wanted.
 
     While ``gate`` is clear a step waits in the worker thread; ``fail_at`` names the steps,
     counted from 1, that raise LaneError. With ``memory`` a row forgets what lies so many positions
-    before its end, as windowed layers do: it goes on from there, or from its beginning.
+    before its end, as windowed layers do: it goes on from there, or from its beginning. A snapshot
+    takes a byte a position.
     """
 
     row_bytes = 1 << 20
@@ -103,11 +116,16 @@ class ScriptedExecutor:
         self.tokens_computed = 0
         self.copies: list[tuple[int, int, int]] = []
         """Source, target and length of every `copy_row`."""
+        self.snapshots: weakref.WeakSet[ScriptedSnapshot] = weakref.WeakSet()
+        """Those that somebody still has."""
+        self.restored = 0
+        """How often one was put into a row."""
         self.rows_seen: set[int] = set()
         self.gate = threading.Event()
         self.gate.set()
         self.vocab_size = vocab_size
         self.reproducible = reproducible
+        self.rewinds = memory is None
         self._script = script
         self._fail_at = frozenset(fail_at)
         self._memory = memory
@@ -137,6 +155,21 @@ class ScriptedExecutor:
         self.copies.append((source, target, length))
         if source != target:
             self._rows[target] = _Row(self._rows[source].tokens[:length])
+
+    def snapshot(self, row: int, length: int) -> Snapshot:
+        if length > self.resumable(row, length):
+            raise LaneError(f"row {row} does not hold {length} positions")
+        kept = ScriptedSnapshot(self._rows[row].tokens[:length])
+        self.snapshots.add(kept)
+        return kept
+
+    def snapshot_bytes(self, length: int) -> int:
+        return length
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        assert isinstance(snapshot, ScriptedSnapshot)
+        self.restored += 1
+        self._rows[row] = _Row(list(snapshot.tokens))
 
     def _picks(self, item: Slice) -> list[int]:
         """The next token after each one that wants it."""
