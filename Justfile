@@ -12,6 +12,10 @@ peers := justfile_directory() / ".venv-peers"
 foreign := justfile_directory() / ".venv-foreign"
 foreign_package := "llama-cpp-python[server]==0.3.36"
 
+# The same for the check of other authors that `jevcompat` runs.
+jevcompat := justfile_directory() / ".venv-jevcompat"
+jevcompat_package := "jevcompat==0.1.1"
+
 export PATH := bin + ":" + env("PATH")
 
 # List the recipes
@@ -39,6 +43,10 @@ conformance *arguments:
 # Judge servers that others wrote, and ours beside them: llama-cpp-python, and llama-server on the PATH
 conformance-foreign *arguments: _foreign
     {{ python }} -m tests.foreign --python {{ quote(foreign / "bin/python") }} {{ arguments }}
+
+# Hold our decisions, or those of the server at a URL, against the rules that others wrote for them
+jevcompat *arguments: _jevcompat
+    {{ python }} -m tests.jevcompat --program {{ quote(jevcompat / "bin/jevcompat") }} {{ arguments }}
 
 # Write the golden captures anew, and how sure the model is of them, to be reviewed in the diff
 goldens *arguments:
@@ -68,6 +76,10 @@ bench-http *arguments:
 # Time the first token of a conversation's second turn beside the first's
 bench-turns *arguments:
     {{ python }} -m tests.benchmarks.turns {{ arguments }}
+
+# Time many questions on one state beside one question, by a decider
+bench-decisions *arguments:
+    {{ python }} -m tests.benchmarks.decisions {{ arguments }}
 
 # Time decoding with guesses by n-gram lookup beside plain decoding
 bench-speculation *arguments:
@@ -109,3 +121,13 @@ _foreign:
     {{ python }} -m venv "$foreign"
     "$foreign/bin/python" -m pip install {{ quote(foreign_package) }}
     echo {{ quote(foreign_package) }} >"$foreign/installed"
+
+# The environment of jevcompat
+_jevcompat:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    jevcompat={{ quote(jevcompat) }}
+    if grep -qxF {{ quote(jevcompat_package) }} "$jevcompat/installed" 2>/dev/null; then exit; fi
+    {{ python }} -m venv "$jevcompat"
+    "$jevcompat/bin/python" -m pip install --quiet {{ quote(jevcompat_package) }}
+    echo {{ quote(jevcompat_package) }} >"$jevcompat/installed"

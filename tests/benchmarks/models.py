@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,6 +21,7 @@ from caldrix.weights.checkpoint import open_checkpoint
 from caldrix.weights.gguf import GgufCheckpoint
 from caldrix.weights.names import resolve
 from caldrix.weights.progress import Progress
+from tests.support.byte_tokenizer import byte_tokenizer
 
 Format = Literal["f32", "bf16", "q8_0", "q4_0", "q4_1", "q4_k_m"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -42,6 +43,44 @@ _QWEN3_SHAPE = {
     "max_position_embeddings": 40_960,
     "rms_norm_eps": 1e-6,
     "rope_theta": 1_000_000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": True,
+}
+
+DECIDER_WORDS = (
+    "Context", "Question", "Options", "Answer", "Proposed", " answer", " Does", " the", " fit",
+    " a", " and", " is", " of", " this", " which", " team", " should", " handle", " message",
+    " payment", " refund", " delivery", " login", " problem", " customer", " late", " urgent",
+)  # fmt: skip
+"""Words that are a token each, as in the vocabularies of trained models."""
+
+_DECIDER_CONFIG = {"temperature": 1.03, "neutralize_none": False, "isolated_levels": True}
+
+# As the published checkpoint's config.json has it.
+_DECIDER_SHAPE = {
+    "model_type": "qwen3_5_text",
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 3584,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "vocab_size": 248_320,
+    "max_position_embeddings": 262_144,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000_000,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+    },
     "hidden_act": "silu",
     "tie_word_embeddings": True,
 }
@@ -70,15 +109,43 @@ def qwen3_shape(progress: Progress) -> Path:
     directory = _folder() / "qwen3-0.6b-shape"
     prepare(directory)
     # The config comes last: a directory without it is no model yet.
-    _made(directory / "model.safetensors", progress, _write_qwen3)
     _made(
-        directory / "config.json", progress, lambda part: part.write_text(json.dumps(_QWEN3_SHAPE))
+        directory / "model.safetensors",
+        progress,
+        lambda part: _write_random(part, _qwen3_tensors()),
     )
+    _made_json(directory / "config.json", progress, _QWEN3_SHAPE)
+    return directory
+
+
+def decider_shape(progress: Progress) -> Path:
+    """A directory with a random decider of decider-0.8b's shape, in bfloat16.
+
+    Its tokens are bytes, the words of `DECIDER_WORDS`, and labels.
+    """
+    directory = _folder() / "decider-0.8b-shape"
+    prepare(directory)
+    _made(
+        directory / "model.safetensors",
+        progress,
+        lambda part: _write_random(part, _decider_tensors()),
+    )
+    _made(
+        directory / "tokenizer.json",
+        progress,
+        lambda part: byte_tokenizer(words=DECIDER_WORDS, labels=255).save(str(part)),
+    )
+    _made_json(directory / "decider_config.json", progress, _DECIDER_CONFIG)
+    _made_json(directory / "config.json", progress, _DECIDER_SHAPE)
     return directory
 
 
 def _folder() -> Path:
     return cache_root() / "benchmarks"
+
+
+def _made_json(target: Path, progress: Progress, value: object) -> Path:
+    return _made(target, progress, lambda part: part.write_text(json.dumps(value)))
 
 
 def _made(target: Path, progress: Progress, make: Callable[[Path], object]) -> Path:
@@ -136,8 +203,7 @@ def _quantize(source: Path, target: Path, file_format: Format) -> None:
         raise OSError(f"llama.cpp did not write {target}: status {status}")
 
 
-def _write_qwen3(target: Path) -> None:
-    shapes = _qwen3_tensors()
+def _write_random(target: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     sizes = [2 * math.prod(shape) for shape in shapes.values()]
     ends = np.cumsum(sizes).tolist()
     header = json.dumps(
@@ -182,4 +248,44 @@ def _qwen3_tensors() -> dict[str, tuple[int, ...]]:
             for part, shape in layer.items()
         },
         "model.norm.weight": (hidden,),
+    }
+
+
+def _decider_tensors() -> dict[str, tuple[int, ...]]:
+    """Names and shapes as the published checkpoint has them."""
+    hidden, middle, attended, mixed = 1024, 3584, 8 * 256, 16 * 128
+    every: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (middle, hidden),
+        "mlp.up_proj.weight": (middle, hidden),
+        "mlp.down_proj.weight": (hidden, middle),
+    }
+    full: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj.weight": (2 * attended, hidden),
+        "self_attn.k_proj.weight": (2 * 256, hidden),
+        "self_attn.v_proj.weight": (2 * 256, hidden),
+        "self_attn.o_proj.weight": (hidden, attended),
+        "self_attn.q_norm.weight": (256,),
+        "self_attn.k_norm.weight": (256,),
+    }
+    linear: dict[str, tuple[int, ...]] = {
+        "linear_attn.in_proj_qkv.weight": (3 * mixed, hidden),
+        "linear_attn.in_proj_z.weight": (mixed, hidden),
+        "linear_attn.in_proj_b.weight": (16, hidden),
+        "linear_attn.in_proj_a.weight": (16, hidden),
+        "linear_attn.out_proj.weight": (hidden, mixed),
+        "linear_attn.conv1d.weight": (3 * mixed, 1, 4),
+        "linear_attn.norm.weight": (128,),
+        "linear_attn.A_log": (16,),
+        "linear_attn.dt_bias": (16,),
+    }
+    return {
+        "model.language_model.embed_tokens.weight": (248_320, hidden),
+        **{
+            f"model.language_model.layers.{index}.{part}": shape
+            for index in range(24)
+            for part, shape in (every | (full if index % 4 == 3 else linear)).items()
+        },
+        "model.language_model.norm.weight": (hidden,),
     }

@@ -18,11 +18,11 @@ _DRAIN = 30.0
 
 
 @contextmanager
-def serve(flags: Sequence[str]) -> Iterator[str]:
+def serve(flags: Sequence[str], model: str = DEFAULT_MODEL) -> Iterator[str]:
     """`caldrix serve` on a free port, as a process of its own; the value is its address."""
     command = Path(sys.executable).with_name("caldrix")
     process = subprocess.Popen(
-        [command, "serve", DEFAULT_MODEL, "--port=0", "--log-level=warning", *flags],
+        [command, "serve", model, "--port=0", "--log-level=warning", *flags],
         stdout=subprocess.PIPE,
         text=True,
     )

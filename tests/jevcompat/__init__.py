@@ -1,0 +1,1 @@
+"""jevcompat, another project's check of servers for typed decisions, held against the document."""
