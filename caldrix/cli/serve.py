@@ -30,6 +30,13 @@ from caldrix.cli.options import (
 from caldrix.cli.progress import TerminalProgress
 from caldrix.cli.speculation import SpeculationFlags
 from caldrix.cli.termination import ended_by_sigterm
+from caldrix.decisions.decider import Decider
+from caldrix.decisions.decider_config import (
+    DECIDER_CONFIG,
+    DeciderConfig,
+    find_decider_config,
+)
+from caldrix.decisions.errors import UnfitModel
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.engine.speculation.opening import Speculation, open_speculation
@@ -42,8 +49,10 @@ from caldrix.http.server import Shutdown
 from caldrix.http.server import serve as serve_http
 from caldrix.http.service import Service
 from caldrix.http.telemetry import Telemetry
+from caldrix.models.fields import UnsupportedModel
 from caldrix.models.lane import find_lane
 from caldrix.models.loading import TextModel, load_model
+from caldrix.models.program import Program
 from caldrix.weights.names import DEFAULT_MODEL, resolve
 
 
@@ -65,6 +74,7 @@ class _Serving:
     served_name: str
     lane: str
     path: Path
+    decider: Decider | None
     speculation: Speculation | None
 
 
@@ -166,6 +176,8 @@ def serve(
         stack.callback(listening.close, sockets)
         with ended_by_sigterm(), TerminalProgress() as progress:
             resolved = resolve(DEFAULT_MODEL if model is None else model, progress)
+            # Before the weights: a config that can't be read should not be told after a minute.
+            trained = find_decider_config(resolved.path)
             loaded = stack.enter_context(
                 load_model(
                     resolved.path,
@@ -173,6 +185,9 @@ def serve(
                     context=context,
                     rows=max_batch or 1,
                     prefix_rows=prefix_rows,
+                    snapshots=partial(
+                        _snapshots, rows=max_batch or 1, is_decider=trained is not None
+                    ),
                     threads=thread_count,
                     dtype=dtype,
                     kv_dtype=kv_dtype,
@@ -200,12 +215,32 @@ def serve(
             served_name=served_name or resolved.served_name,
             lane=lane.name,
             path=resolved.path,
+            decider=None if trained is None else _decider(trained, loaded, resolved.path),
             speculation=opened,
         )
         listening.allow_many_connections()
         listening.listen(sockets)
         trio.run(_run, loaded, serving, sockets)
     return 0
+
+
+def _snapshots(program: Program, *, rows: int, is_decider: bool) -> int:
+    """Rows' memory for what the questions of a request begin with.
+
+    Only one row decides. As a rule it holds that from one question to the next; it does not where
+    it can't go back, and a decider is to read it once also when others come between.
+    """
+    return 1 if rows == 1 and (is_decider or program.states) else 0
+
+
+def _decider(config: DeciderConfig, model: TextModel, path: Path) -> Decider:
+    """How the model is asked that was trained for decisions. Raises a Refusal if it can't be."""
+    try:
+        return Decider.of(config, model.tokenizer, model.program.vocab_size)
+    except UnfitModel as error:
+        raise UnsupportedModel(
+            f"{path / DECIDER_CONFIG} makes a decider of it, but {error}"
+        ) from error
 
 
 async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.socket]) -> None:
@@ -220,6 +255,7 @@ async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.soc
             context=model.context,
             rows=model.rows,
             prefix_rows=model.prefix_rows,
+            snapshots=model.snapshots,
             queue_depth=serving.queue_depth,
             speculator=None if serving.speculation is None else serving.speculation.speculator,
             observe_token=telemetry.metrics.time_per_output_token.observe,
@@ -232,6 +268,7 @@ async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.soc
             tokenizer=model.tokenizer,
             template=model.template,
             vocab_size=model.program.vocab_size,
+            decider=serving.decider,
             sampling=serving.sampling,
             telemetry=telemetry,
         )
@@ -256,11 +293,7 @@ async def _stop_on_signals(
 
 def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
     """What a person wants to know once the server is ready, and a command to try."""
-    if model.template is None:
-        path, request = "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 32}
-    else:
-        message = {"role": "user", "content": "What is the capital of Japan?"}
-        path, request = "/v1/chat/completions", {"messages": [message], "max_tokens": 32}
+    path, request = _example(model, serving)
     body = json.dumps({"model": serving.served_name, **request})
     rows = "1 request" if model.rows == 1 else f"{model.rows} requests"
     lines = {
@@ -275,9 +308,22 @@ def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
     return "\n".join(["caldrix is ready", *(f"  {name:<8} {text}" for name, text in lines.items())])
 
 
+def _example(model: TextModel, serving: _Serving) -> tuple[str, dict[str, object]]:
+    """A path, and what to ask there of such a model."""
+    if serving.decider is not None:
+        question = {"type": "noul", "instructions": "Is the customer angry?"}
+        return "/v1/systemone", {"state": "I was charged twice!", "questions": {"q": question}}
+    if model.template is None:
+        return "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 32}
+    message = {"role": "user", "content": "What is the capital of Japan?"}
+    return "/v1/chat/completions", {"messages": [message], "max_tokens": 32}
+
+
 def _cache(model: TextModel) -> str:
     """What the rows' keys and values take in memory: no request makes it more."""
     rows = "1 row" if model.rows == 1 else f"{model.rows} rows"
     if model.prefix_rows:
         rows += f" and {model.prefix_rows} for shared prefixes"
+    if model.snapshots:
+        rows += " and as much for what questions share"
     return f"{rows}, {model.cache_bytes / 2**20:.0f} MiB when full"

@@ -42,14 +42,16 @@ class NoulAnswer:
 Answer = ChoiceAnswer | ScoreAnswer | NoulAnswer
 
 
-def probabilities(logits: Float32) -> tuple[float, ...]:
-    """The softmax of float32 ``[labels]`` logits, in float32, widened to 64 bits.
+def probabilities(logits: Float32, temperature: float = 1.0) -> tuple[float, ...]:
+    """The softmax of float32 ``[labels]`` logits over a temperature, widened to 64 bits.
 
-    Raises UnusableReading where one is not a finite number.
+    All is reckoned in float32, where the temperature is positive too. Raises UnusableReading where
+    a probability is not a finite number.
     """
-    # Of a best logit that is infinite, which ends as NaN and is told of below.
-    with np.errstate(invalid="ignore"):
-        powers = np.exp(logits - logits.max())
+    # Of a best logit that is or becomes infinite, which ends as NaN and is told of below.
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = logits / np.float32(temperature)
+        powers = np.exp(scaled - scaled.max())
     found = powers / powers.sum()
     if not np.isfinite(found).all():
         raise UnusableReading

@@ -27,6 +27,25 @@ class NoLabelToken(UnfitModel):
         self.label = label
 
 
+class OutOfLimits(CaldrixError):
+    """A request asks for what its reading does not do; ``path`` leads to it from the question."""
+
+    def __init__(self, message: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class StateTooLong(CaldrixError):
+    """A state has more tokens than a decider was made to read."""
+
+    def __init__(self, count: int, most: int, *, at_least: bool = False) -> None:
+        tokens = f"at least {count} tokens" if at_least else f"{count} tokens"
+        super().__init__(
+            f"the state is {tokens}, and this model takes {most} at most; send a shorter state"
+        )
+        self.count, self.most = count, most
+
+
 class UnusableReading(CaldrixError):
     """The logits of a question's labels give no probabilities."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import string
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
+
+from attrs import frozen
 
 from caldrix.decisions.errors import NoLabelToken
 from caldrix.decisions.questions import Choice, Noul, Question, Score
@@ -13,6 +16,8 @@ LETTERS = tuple(string.ascii_uppercase)
 """Of the options of a choice and of the levels of a score, in their order."""
 YES_NO = ("Yes", "No")
 """Of a noul."""
+MOST_LABELS = 255
+"""That a decider has, whatever its vocabulary."""
 
 
 class Encoder(Protocol):
@@ -35,20 +40,49 @@ def labels_of(question: Question) -> tuple[str, ...]:
 
 
 def label_tokens(tokenizer: Encoder, vocab_size: int) -> Mapping[str, int]:
-    """The token of every label, as a text of its own.
+    """The token of every label of the zero-shot reading, as a text of its own.
 
     Raises NoLabelToken for the first label that is not one token, shares its token with another
     one, or has one that the model, with ids from 0 to ``vocab_size`` - 1, does not know.
     """
     tokens: dict[str, int] = {}
     for label in (*LETTERS, *YES_NO):
-        ids = tokenizer.encode(label, add_special_tokens=False)
-        if len(ids) != 1:
-            raise NoLabelToken(label, f"{len(ids)} tokens")
-        (token,) = ids
-        if token >= vocab_size:
-            raise NoLabelToken(label, f"the token {token}, which the model does not have,")
-        if token in tokens.values():
-            raise NoLabelToken(label, "the token of another label")
-        tokens[label] = token
+        tokens[label] = _token(tokenizer, label, vocab_size, tokens.values())
     return tokens
+
+
+@frozen
+class Label:
+    """A decider's label."""
+
+    text: str
+    token: int
+
+
+def decider_labels(tokenizer: Encoder, vocab_size: int) -> tuple[Label, ...]:
+    """A to Z, then AA to ZZ as far as they are tokens of their own, `MOST_LABELS` at most.
+
+    Raises NoLabelToken for one of the 26 letters, as `label_tokens` does.
+    """
+    tokens: dict[str, int] = {}
+    for label in LETTERS:
+        tokens[label] = _token(tokenizer, label, vocab_size, tokens.values())
+    for pair in itertools.product(LETTERS, repeat=2):
+        label = "".join(pair)
+        try:
+            tokens[label] = _token(tokenizer, label, vocab_size, tokens.values())
+        except NoLabelToken:
+            continue  # options go on with the next one
+    return tuple(itertools.starmap(Label, tokens.items()))[:MOST_LABELS]
+
+
+def _token(tokenizer: Encoder, label: str, vocab_size: int, taken: Collection[int]) -> int:
+    ids = tokenizer.encode(label, add_special_tokens=False)
+    if len(ids) != 1:
+        raise NoLabelToken(label, f"{len(ids)} tokens")
+    (token,) = ids
+    if token >= vocab_size:
+        raise NoLabelToken(label, f"the token {token}, which the model does not have,")
+    if token in taken:
+        raise NoLabelToken(label, "the token of another label")
+    return token

@@ -1,7 +1,8 @@
 """JSON values that keep what a 64-bit float or a sorted map would lose: digits, and key order.
 
-Whoever reads a request makes `Value`s of its JSON. They are written in two ways: in prompts with
-numbers in one canonical form, and in answers with the digits that the request had.
+Whoever reads a request makes `Value`s of its JSON. They are written in three ways: in prompts with
+numbers in one canonical form, compactly or with spaces, and in answers with the digits that the
+request had.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from attrs import frozen
 
@@ -54,24 +55,83 @@ Text: TypeAlias = "str | Sequence[Value] | Mapping[str, Value]"
 """What stands for a text: a string, or an array or object that is written as JSON."""
 
 
+MANY = 8
+"""Elements from which on a list in a decider's state tells their positions."""
+
+
+def says_something(text: Text | None) -> TypeGuard[Text]:
+    """Whether it is there; an empty string is read like a missing one."""
+    return text is not None and text != ""
+
+
 def written(text: Text) -> str:
     """A text as prompts of the zero-shot reading have it: a string as it is, else compact JSON."""
-    return text if isinstance(text, str) else _write(text, lambda number: number.canonical)
+    return text if isinstance(text, str) else _write(text, _COMPACT)
+
+
+def spaced(text: Text) -> str:
+    """A text as a decider's prompts have it: a string as it is, else JSON with ``", "``, ``": "``.
+
+    It is what Python's `json.dumps` writes of it with ``ensure_ascii=False``.
+    """
+    return text if isinstance(text, str) else _write(text, _SPACED)
+
+
+def spaced_state(state: Text) -> str:
+    """A state as a decider's prompts have it: `spaced`, `with_positions` in its long lists."""
+    return state if isinstance(state, str) else _write(with_positions(state), _SPACED)
 
 
 def echoed(value: Value) -> str:
     """A value as compact JSON, its numbers in the digits they were written in."""
-    return _write(value, lambda number: number.spelling)
+    return _write(value, _ECHOED)
 
 
-def _write(value: Value, spell: Callable[[Number], str]) -> str:
-    if isinstance(value, Number):
-        return spell(value)
+def with_positions(value: Value) -> Value:
+    """A value where each list of `MANY` elements or more, at any depth, tells their positions.
+
+    An object in it begins with a member ``_index``, or keeps the value of its own one, which then
+    comes first. Any other element becomes the ``value`` of such an object.
+    """
     if isinstance(value, Mapping):
-        members = (f"{_quoted(key)}:{_write(item, spell)}" for key, item in value.items())
-        return f"{{{','.join(members)}}}"
+        return {key: with_positions(item) for key, item in value.items()}
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    items = [with_positions(item) for item in value]
+    if len(items) < MANY:
+        return items
+    return [_placed(Number(str(index)), item) for index, item in enumerate(items)]
+
+
+def _placed(index: Number, item: Value) -> Mapping[str, Value]:
+    members = item if isinstance(item, Mapping) else {"value": item}
+    return {"_index": index, **members}
+
+
+@frozen
+class _Style:
+    """How JSON is written."""
+
+    spell: Callable[[Number], str]
+    comma: str = ","
+    colon: str = ":"
+
+
+_COMPACT = _Style(lambda number: number.canonical)
+_SPACED = _Style(lambda number: number.canonical, ", ", ": ")
+_ECHOED = _Style(lambda number: number.spelling)
+
+
+def _write(value: Value, style: _Style) -> str:
+    if isinstance(value, Number):
+        return style.spell(value)
+    if isinstance(value, Mapping):
+        members = (
+            f"{_quoted(key)}{style.colon}{_write(item, style)}" for key, item in value.items()
+        )
+        return f"{{{style.comma.join(members)}}}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{','.join(_write(item, spell) for item in value)}]"
+        return f"[{style.comma.join(_write(item, style) for item in value)}]"
     return _quoted(value)
 
 

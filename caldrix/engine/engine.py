@@ -150,17 +150,24 @@ class Engine:
             # Its memory goes at once, and not with the next request.
             self._work_arrived.set()
 
-    def check_prompt(self, prompt: SequenceOf[int]) -> None:
+    def check_prompt(self, prompt: SequenceOf[int], *, after: int = 0) -> None:
         """Raises what a request with this prompt is refused with for its sake.
 
-        That is PromptTooLong or UnknownToken, or EngineUnavailable as for any other.
+        That is PromptTooLong or UnknownToken, or EngineUnavailable as for any other. With ``after``
+        it follows so many tokens that `check_tokens` has seen.
         """
         if self.stopped:
             raise EngineUnavailable
-        if len(prompt) >= self.context:
-            raise PromptTooLong(len(prompt), self.context)
+        if after + len(prompt) >= self.context:
+            raise PromptTooLong(after + len(prompt), self.context)
+        self.check_tokens(prompt)
+
+    def check_tokens(self, tokens: SequenceOf[int]) -> None:
+        """Raises UnknownToken for one that the model does not have."""
+        if not tokens:
+            return
         vocab_size = self._executor.vocab_size
-        for token in (max(prompt), min(prompt)):
+        for token in (max(tokens), min(tokens)):
             if not 0 <= token < vocab_size:
                 raise UnknownToken(token, vocab_size)
 

@@ -52,15 +52,14 @@ class ReadSequence(Sequence):
     def pick(self, logits: Float32, draft: SequenceOf[int] = ()) -> list[int]:
         """Keeps the wanted ones of ``[1, vocab_size]`` logits; there are no tokens to pick.
 
-        Raises UnusableLogits, as for a token, where the best of all is no finite number, and where
-        the best of those wanted is none.
+        Raises UnusableLogits, as for a token, where the best of all is no finite number.
         """
         assert not draft
         if not len(logits):
             return []
         (after_prompt,) = logits
         wanted: Float32 = after_prompt[self._token_ids]
-        if not all(math.isfinite(some.max()) for some in (after_prompt, wanted)):
+        if not math.isfinite(after_prompt.max()):
             raise UnusableLogits("the model gave logits that are not finite numbers")
         self._picked = wanted
         return []
@@ -71,7 +70,6 @@ class ReadSequence(Sequence):
         assert not drafted
         self.row.length = computed.start + len(computed.tokens)
         if computed.wanted:
-            self.isolated = False
             self.timeline.first_token = self.timeline.last_token = time.monotonic()
             self._logits = self._picked
         return 0
@@ -106,6 +104,7 @@ class Reading:
     async def logits(self) -> Float32:
         """The logits of the request's ``token_ids``, float32 ``[len(token_ids)]``, in their order.
 
-        At least one is finite, and none is NaN. Raises EngineFailed or EngineUnavailable.
+        None is NaN or more than finite; all may be minus infinity. Raises EngineFailed or
+        EngineUnavailable.
         """
         return await self._sequence.take()

@@ -81,7 +81,7 @@ def format_path(path: Path) -> str | None:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{shorten(step)}"
-    return text.removeprefix(".") or None
+    return text.removeprefix(".") if path else None
 
 
 def parse_object(content_type: str | None, body: bytes) -> dict[str, object]:

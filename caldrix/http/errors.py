@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from caldrix.decisions.errors import UnfitModel, UnusableReading
+from caldrix.decisions.errors import OutOfLimits, StateTooLong, UnfitModel, UnusableReading
 from caldrix.engine.errors import (
     EngineFailed,
     EngineUnavailable,
@@ -30,6 +30,8 @@ _STATUSES: Mapping[type[CaldrixError], int] = {
     TemplateError: 400,
     InvalidText: 400,
     UnfitModel: 400,
+    OutOfLimits: 400,
+    StateTooLong: 400,
     QueueFull: 429,
     EngineFailed: 500,
     UnusableReading: 500,

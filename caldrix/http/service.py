@@ -8,6 +8,9 @@ import structlog
 import trio
 from attrs import define, field
 
+from caldrix.decisions.decider import Decider
+from caldrix.decisions.reading import Format
+from caldrix.decisions.zero_shot import ZeroShot
 from caldrix.engine.engine import Engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.http.telemetry import Telemetry
@@ -28,12 +31,26 @@ class Service:
     vocab_size: int
     """Token ids the model takes: 0 to ``vocab_size`` - 1."""
     telemetry: Telemetry
+    decider: Decider | None = None
+    """How the model is asked for decisions, if it was trained for that."""
     sampling: SamplingSettings = field(factory=SamplingSettings)
     """What a request that sets nothing is sampled with."""
     text_threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4))
     """Requests are parsed, rendered and tokenized off the event loop, at most so many at once."""
     _numbers: count[int] = field(factory=lambda: count(1), init=False)
+    _zero_shot: ZeroShot | None = field(default=None, init=False)
     _said_system_moved: bool = field(default=False, init=False)
+
+    def decision_format(self) -> Format:
+        """How the model is asked for decisions. Raises UnfitModel if it can't be.
+
+        Not to be called in the event loop: its first call may take a moment.
+        """
+        if self.decider is not None:
+            return self.decider
+        if self._zero_shot is None:
+            self._zero_shot = ZeroShot.of(self.template, self.tokenizer, self.vocab_size)
+        return self._zero_shot
 
     def next_number(self) -> int:
         """The number for the next answer's id: 1, 2, 3 over all endpoints."""

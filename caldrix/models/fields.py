@@ -87,7 +87,7 @@ class Fields:
     def require(self, key: str, *allowed: object) -> None:
         """Refuses a present key whose value is not one of those that are implemented."""
         value = self.values.get(self.prefix + key)
-        if value is not None and value not in allowed:
+        if value is not None and not any(_same(value, each) for each in allowed):
             raise UnsupportedModel(
                 f"{self.where}: {self.prefix}{key} is {quoted(value)}, which is not supported"
             )
@@ -104,6 +104,11 @@ class Fields:
         return UnsupportedModel(
             f"{self.where}: {self.prefix}{key} is {quoted(value)}, not {expected}"
         )
+
+
+def _same(value: object, other: object) -> bool:
+    """Whether they are the same JSON value: to Python, 1 is True."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
 def _finite(value: object) -> float | None:

@@ -72,6 +72,11 @@ def load_model(
     """
     with open_checkpoint(path) as checkpoint:
         bound = bind(checkpoint)
+        if prefix_rows and bound.program.states:
+            raise UnsupportedModel(
+                f"a {bound.program.family} model keeps states that cannot go back to where two "
+                "prompts part, so it shares no prefixes; leave out --prefix-rows"
+            )
         tokenizer, template = read_text(checkpoint)
         options = LaneOptions(
             context=_context(bound.program, context, longest),

@@ -28,6 +28,9 @@ from caldrix.models.rope import frequencies_from_gguf, partial_frequencies
 from caldrix.models.tensors import NamedTensors
 from caldrix.models.windows import layer_types
 
+MODEL_TYPES = frozenset({"qwen3_5_text", "qwen3_5"})
+"""The text model by itself, and within one that sees."""
+
 _LINEAR = "linear_attention"
 _FULL = "full_attention"
 _INTERVAL = 4
@@ -138,9 +141,8 @@ def _delta(b: ProgramBuilder, x: Value, layer: str, dims: Dimensions, mixer: _Mi
 
 
 def _from_config(config: Fields, tensors: NamedTensors) -> Program:
-    text = config.section("text_config") if "text_config" in config else config
-    beside = {"tie_word_embeddings": config.flag("tie_word_embeddings", False)}
-    text = text.with_defaults({**_DEFAULTS, **beside})
+    text = _text_config(config)
+    text.require("model_type", *MODEL_TYPES)
     text.require("hidden_act", "silu")
     text.require("attn_output_gate", True)
     dims = Dimensions.from_config(text, tensors, attending=False)
@@ -168,6 +170,20 @@ def _from_config(config: Fields, tensors: NamedTensors) -> Program:
         biased=ATTENTION_PROJECTIONS if text.flag("attention_bias", False) else frozenset(),
     )
     return _program(dims, settings)
+
+
+def _text_config(config: Fields) -> Fields:
+    """The text model's part, which may be all of it, with its defaults."""
+    if "text_config" not in config:
+        return config.with_defaults(_DEFAULTS)
+    text = config.section("text_config")
+    tied = "tie_word_embeddings"
+    if tied in config and tied in text and config.flag(tied) != text.flag(tied):
+        raise UnsupportedModel(
+            f"{config.where}: {tied} is {config.flag(tied)}, and {text.flag(tied)} in text_config; "
+            "whether the model has an output matrix of its own can't be told"
+        )
+    return text.with_defaults({**_DEFAULTS, tied: config.flag(tied, False)})
 
 
 def _from_gguf(metadata: Fields, tensors: NamedTensors) -> Program:
@@ -264,7 +280,7 @@ def _hold_against(
 
 FAMILY = Family(
     name="qwen3_5",
-    model_types=frozenset({"qwen3_5_text", "qwen3_5"}),
+    model_types=MODEL_TYPES,
     architectures=frozenset({"qwen35"}),
     from_config=_from_config,
     from_gguf=_from_gguf,

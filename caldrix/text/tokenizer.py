@@ -7,6 +7,7 @@ transformers' fast tokenizers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,9 @@ from caldrix.text.pieces import ByteLevel, PieceBytes, SentencePiece, from_decod
 from caldrix.text.score_bpe import ScoreBpe
 from caldrix.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
 
+# The library would start threads of its own for a batch, and nobody would end them.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
 
 class _Encoder(Protocol):
     def encode(self, text: str) -> list[int]: ...
@@ -34,7 +38,10 @@ class _LibraryEncoder:
     library: tokenizers.Tokenizer
 
     def encode(self, text: str) -> list[int]:
-        return self.library.encode(text, add_special_tokens=False).ids
+        # Unlike `encode`, a batch lets other threads run meanwhile: a long text takes seconds.
+        (encoding,) = self.library.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
 
 
 @frozen
@@ -197,6 +204,14 @@ class Tokenizer:
         if self._piece_bytes is not None and self._piece_bytes.strips_leading_space:
             return text.removeprefix(" ")
         return text
+
+    def longest_token(self) -> int:
+        """Bytes of the longest token as it stands in a text, special ones written out; 1 at least.
+
+        It goes through the vocabulary each time. Raises TokenizerRefusal as `token_bytes` does.
+        """
+        lengths = (len(self._written_bytes(token_id)) for token_id in self._pieces)
+        return max(lengths, default=0) or 1
 
     def first_difference(self, other: Tokenizer) -> Difference | None:
         """The first id that is one token here and another one there; None if there is none.

@@ -39,7 +39,7 @@ def test_probabilities_are_a_softmax_of_32_bit_floats(logits: list[float]) -> No
     found = probabilities(np.array(logits, np.float32))
     powers = np.exp(np.array(logits, np.float64) - max(logits))
     np.testing.assert_allclose(found, powers / powers.sum(), rtol=1e-5)
-    assert all(np.float32(p) == p for p in found)
+    assert all(float(np.float32(p)) == p for p in found)
 
 
 def test_what_is_impossible_has_probability_0() -> None:

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caldrix.decisions.values import Number, Value, echoed, written
+from caldrix.decisions.values import (
+    Number,
+    Value,
+    echoed,
+    spaced,
+    spaced_state,
+    with_positions,
+    written,
+)
 
 # (as spelled, canonical)
 NUMBERS = [
@@ -42,6 +50,7 @@ def test_a_number_has_one_form_in_prompts_and_its_own_in_answers(
 ) -> None:
     value = {"n": [Number(spelling)]}
     assert written(value) == f'{{"n":[{canonical}]}}'
+    assert spaced(value) == f'{{"n": [{canonical}]}}'
     assert echoed(value) == f'{{"n":[{spelling}]}}'
 
 
@@ -63,6 +72,7 @@ def test_a_string_is_a_text_as_it_is_and_quoted_inside_of_one() -> None:
     text = 'dépôt "9"\\\n\t\x01\x7f🙂'
     assert written(text) == text
     assert written([text, {}]) == '["dépôt \\"9\\"\\\\\\n\\t\\u0001\x7f🙂",{}]'
+    assert spaced(text) == spaced_state(text) == text
 
 
 def test_keys_keep_their_order_at_any_depth() -> None:
@@ -80,3 +90,55 @@ VALUES: st.SearchStrategy[Value] = st.recursive(
 @given(st.lists(VALUES))
 def test_what_is_written_reads_back(value: list[Value]) -> None:
     assert json.loads(written(value), parse_int=Number) == value
+
+
+def plain(value: Value) -> object:
+    """A value as Python's json has it."""
+    return json.loads(echoed(value))
+
+
+@given(st.lists(VALUES, max_size=12))
+def test_spaces_are_those_of_pythons_json(value: list[Value]) -> None:
+    assert spaced(value) == json.dumps(plain(value), ensure_ascii=False)
+    assert spaced_state(value) == spaced([with_positions(value)])[1:-1]
+
+
+def test_positions_in_a_list_of_eight() -> None:
+    one = Number("1")
+    items: list[Value] = [{"a": one}, {"a": one, "_index": "own"}, "s", None, [one], [], one, {}]
+    assert spaced_state(items[:7]) == (
+        '[{"a": 1}, {"a": 1, "_index": "own"}, "s", null, [1], [], 1]'
+    )
+    placed = (
+        '[{"_index": 0, "a": 1}, {"_index": "own", "a": 1}, {"_index": 2, "value": "s"}, '
+        '{"_index": 3, "value": null}, {"_index": 4, "value": [1]}, {"_index": 5, "value": []}, '
+        '{"_index": 6, "value": 1}, {"_index": 7}]'
+    )
+    assert spaced_state(items) == placed
+    # At any depth, of such a list too.
+    assert spaced_state({"k": [items]}) == f'{{"k": [{placed}]}}'
+    assert (
+        spaced_state([items] * 8)
+        == "[" + ", ".join(f'{{"_index": {index}, "value": {placed}}}' for index in range(8)) + "]"
+    )
+    # Nowhere but in a state.
+    assert '_index": 0' not in spaced(items)
+
+
+def without_positions(value: object) -> object:
+    """Takes back what `with_positions` did to a value that has no _index of its own."""
+    if isinstance(value, dict):
+        return {key: without_positions(item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) < 8:
+        return [without_positions(item) for item in value]
+    assert [next(iter(item)) for item in value] == ["_index"] * len(value)
+    assert [item["_index"] for item in value] == list(range(len(value)))
+    left = [{key: item[key] for key in item if key != "_index"} for item in value]
+    return [without_positions(item["value"] if list(item) == ["value"] else item) for item in left]
+
+
+@given(st.lists(VALUES.filter(lambda value: "value" not in echoed(value)), max_size=12))
+def test_positions_hide_nothing(value: list[Value]) -> None:
+    assert without_positions(plain(with_positions(value))) == plain(value)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import string
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from caldrix.decisions.errors import NoLabelToken, NoTemplate
+from caldrix.decisions.answers import NoulAnswer
+from caldrix.decisions.errors import NoLabelToken, NoTemplate, OutOfLimits
 from caldrix.decisions.labels import label_tokens
 from caldrix.decisions.questions import Choice, Noul, Question, Score
+from caldrix.decisions.reading import Format, Prompt
 from caldrix.decisions.values import Number
 from caldrix.decisions.zero_shot import ZeroShot, message
 from caldrix.text.template import ChatTemplate
@@ -101,6 +106,78 @@ def test_the_prompt_is_what_the_template_makes_of_one_message() -> None:
     prompt = reading.prompt("s", TEAM)
     assert TOKENIZER.decode(prompt.tokens) == "<1userFalse>" + message("s", TEAM)
     assert prompt.label_ids == tuple(TOKENIZER.encode("ABC"))
+
+
+def format_of(source: str) -> Format:
+    return ZeroShot.of(ChatTemplate(source, "", miniature.END), TOKENIZER, 10**6)
+
+
+def test_prompts_share_what_all_begin_with() -> None:
+    writer = format_of("<{{ messages[0].content }}>").about({"order": ["é"]})
+    assert writer.shared == ()
+    questions: dict[str, Question] = {"team": TEAM, "angry": ANGRY, "urgency": URGENCY}
+    whole = {name: tuple(writer.write(question)) for name, question in questions.items()}
+    asked = writer.gather(whole)
+    assert TOKENIZER.decode(asked.shared) == '<State:\n{"order":["é"]}\n\nQuestion: '
+    for name, (prompt,) in asked.prompts.items():
+        assert (Prompt(asked.shared + prompt.tokens, prompt.label_ids),) == whole[name]
+
+
+def test_a_single_prompt_shares_nothing() -> None:
+    writer = format_of("{{ messages[0].content }}").about("s")
+    whole = {"q": tuple(writer.write(ANGRY))}
+    assert writer.gather(whole).prompts == whole
+    assert writer.gather(whole).shared == ()
+
+
+def test_of_equal_prompts_the_last_token_is_left() -> None:
+    writer = format_of("{{ messages[0].content }}").about("s")
+    (prompt,) = writer.write(ANGRY)
+    asked = writer.gather({"a": (prompt,), "b": (prompt,)})
+    rest = Prompt(prompt.tokens[-1:], prompt.label_ids)
+    assert asked.shared == prompt.tokens[:-1]
+    assert asked.prompts == {"a": (rest,), "b": (rest,)}
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1).map(tuple), min_size=2, max_size=4))
+def test_no_more_is_shared_and_no_less(rows: list[tuple[int, ...]]) -> None:
+    prompts = {str(name): (Prompt(tokens, (1,)),) for name, tokens in enumerate(rows)}
+    asked = format_of("").about("s").gather(prompts)
+    rest = [prompt.tokens for (prompt,) in asked.prompts.values()]
+    assert [asked.shared + tokens for tokens in rest] == rows
+    assert all(rest)
+    assert len({tokens[0] for tokens in rest}) > 1 or min(map(len, rest)) == 1
+
+
+def test_a_yes_is_the_first_label() -> None:
+    form = format_of("")
+    logits = np.array([float(np.log(3)), 0], np.float32)
+    found = form.answer(ANGRY, [logits])
+    assert isinstance(found, NoulAnswer)
+    assert found.noul == pytest.approx(0.75, rel=1e-6)
+    assert not form.counts_shared_once
+
+
+@pytest.mark.parametrize(
+    ("question", "problem"),
+    [
+        (Choice(None, {}), "must hold 1 to 26 options, got 0"),
+        (Choice(None, dict.fromkeys(map(str, range(27)))), "must hold 1 to 26 options, got 27"),
+        (Score(None, ()), "must hold 1 to 26 levels, got 0"),
+        (Score(None, ("a",) * 27), "must hold 1 to 26 levels, got 27"),
+    ],
+)
+def test_a_question_past_the_limits(question: Question, problem: str) -> None:
+    form = format_of("")
+    for refuse in (form.limits.check, form.about("s").write):
+        with pytest.raises(OutOfLimits) as refused:
+            refuse(question)
+        assert (str(refused.value), refused.value.path) == (problem, ("criteria",))
+
+
+def test_the_number_of_questions() -> None:
+    with pytest.raises(OutOfLimits, match=r"^must hold 1 to 64 questions, got 65$"):
+        format_of("").limits.check_number(65)
 
 
 def test_a_model_without_a_template_is_not_asked() -> None:

@@ -246,7 +246,8 @@ async def test_what_the_template_refuses_names_the_question() -> None:
         response = await ask(server, {"a": NOUL, "b": {**NOUL, "instructions": "bad"}})
         assert told(response)[:2] == (400, "questions.b")
     async with asking(template="{{ '' }}") as server:
-        assert told(await ask(server, {"a": NOUL}))[:2] == (400, "questions.a")
+        response = await ask(server, {"a": NOUL})
+        assert told(response) == (400, "questions.a", "the question is an empty prompt")
 
 
 @pytest.mark.parametrize(
@@ -371,26 +372,36 @@ async def test_a_client_that_leaves_stops_the_rest() -> None:
 
 
 class Unreadable(ReadableExecutor):
-    """Has no finite logit from its step of that number on, counted from 1."""
+    """Has a value for some logits from its step of that number on, counted from 1."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, value: float, at: slice | list[int]) -> None:
         super().__init__()
-        self._step = step
+        self._step, self._value, self._at = step, value, at
 
     def step(self, slices: Sequence[Slice]) -> Float32:
         logits = super().step(slices)
         if self.steps >= self._step:
-            logits[...] = np.nan
+            logits[:, self._at] = self._value
         return logits
 
 
 @trio_test
 async def test_an_engine_that_fails_or_reads_nothing_of_use() -> None:
     questions = {"a": NOUL, "b": NOUL}
-    for executor in (Unreadable(2), ReadableExecutor(fail_at=(2,))):
+    failed = "the engine failed during the request"
+    for executor, message in (
+        (Unreadable(2, np.nan, slice(None)), failed),
+        (ReadableExecutor(fail_at=(2,)), failed),
+        (
+            Unreadable(2, -np.inf, TOKENIZER.encode("YesNo")),
+            "the model gave no usable reading for a question",
+        ),
+    ):
         async with asking(executor) as server:
             response = await ask(server, questions)
-            assert told(response) == (500, None, "the engine failed during the request")
+            assert told(response) == (500, None, message)
+            (record,) = await records(server)
+            assert (record["status"], record["finish_reason"]) == (500, None)
 
 
 @trio_test

@@ -9,6 +9,7 @@ import pytest
 from caldrix.models.fields import UnsupportedModel
 from caldrix.models.lane import find_lane
 from caldrix.models.loading import load_model
+from tests.soak.model import write_model
 from tests.support.tiny_model import write_tiny_model
 
 
@@ -32,3 +33,24 @@ def test_a_context_past_the_training_is_refused_with_what_is_possible(checkpoint
         load_model(checkpoint, lane=find_lane("cpu"), context=129),
     ):
         pass
+
+
+def test_a_model_whose_states_cannot_go_back_has_no_use_for_prefix_rows(tmp_path: Path) -> None:
+    expected = "a qwen3_5 model keeps states that cannot go back .* leave out --prefix-rows"
+    with (
+        pytest.raises(UnsupportedModel, match=expected),
+        load_model(write_model(tmp_path / "m", "qwen3_5"), lane=find_lane("cpu"), prefix_rows=1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("family", "snapshots"), [("qwen3", 0), ("qwen3_5", 1)])
+def test_snapshots_take_memory_beside_the_rows(family: str, snapshots: int, tmp_path: Path) -> None:
+    with load_model(
+        write_model(tmp_path / "m", family),
+        lane=find_lane("cpu"),
+        context=64,
+        snapshots=lambda program: len(program.states[:1]),
+    ) as model:
+        assert model.snapshots == snapshots
+        assert model.cache_bytes == (1 + snapshots) * model.executor.row_bytes

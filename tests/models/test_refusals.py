@@ -100,6 +100,21 @@ def assert_refused(path: Path, *expected: str) -> None:
         ),
         ("qwen3", {"layer_types": '["linear_attention", "x", "x"]'}, "type 'linear_attention' is"),
         ("qwen3_5", {"attn_output_gate": "false"}, "attn_output_gate is False, which is not"),
+        ("qwen3_5", {"attn_output_gate": "1"}, "attn_output_gate is 1, which is not"),
+        (
+            "qwen3_5",
+            {"model_type": '"qwen3_5"', "text_config": '{"model_type": "llama"}'},
+            "text_config: model_type is 'llama', which is not supported",
+        ),
+        (
+            "qwen3_5",
+            {
+                "model_type": '"qwen3_5"',
+                "tie_word_embeddings": "false",
+                "text_config": '{"model_type": "qwen3_5_text", "tie_word_embeddings": true}',
+            },
+            "tie_word_embeddings is False, and True in text_config",
+        ),
         ("qwen3_5", {"hidden_act": '"relu"'}, "hidden_act is 'relu', which is not supported"),
         (
             "qwen3_5",

@@ -11,6 +11,7 @@ import httpx2
 import trio
 from attrs import frozen
 
+from caldrix.decisions.decider import Decider
 from caldrix.engine.engine import Engine, running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.http.config import ServerConfig
@@ -105,7 +106,9 @@ async def serving(
     tokenizer: Tokenizer | None = None,
     rows: int = 1,
     prefix_rows: int = 0,
+    snapshots: int = 0,
     queue_depth: int = 64,
+    decider: Decider | None = None,
     sampling: SamplingSettings | None = None,
     config: ServerConfig | None = None,
     replay_ring: int = 0,
@@ -133,6 +136,7 @@ async def serving(
             context=context,
             rows=rows,
             prefix_rows=prefix_rows,
+            snapshots=snapshots,
             queue_depth=queue_depth,
             observe_token=telemetry.metrics.time_per_output_token.observe,
         ) as engine,
@@ -145,6 +149,7 @@ async def serving(
             template=None if template is None else ChatTemplate(template, "", miniature.END),
             vocab_size=tokenizer.vocab_size,
             telemetry=telemetry,
+            decider=decider,
             sampling=sampling or SamplingSettings(),
         )
         (url,) = await nursery.start(run)

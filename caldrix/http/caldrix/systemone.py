@@ -1,89 +1,139 @@
 """POST /v1/systemone: typed questions about a state, answered with probabilities.
 
-Each question is a prompt, and its answer is read from the logits that follow. They take their turns
-in the engine's queue one at a time, so that other requests can come between; whatever ends the
-request, be it a full queue or a client that left, ends the rest of them.
+Each question is a prompt, or several, and its answer is read from the logits that follow. They take
+their turns in the engine's queue one at a time, so that other requests can come between; whatever
+ends the request, be it a full queue or a client that left, ends the rest of them. What all of them
+begin with, the state above all, is kept from the first to the last where the engine has room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import trio
 from attrs import frozen
 
 from caldrix.decisions.answers import Answer as Decision
-from caldrix.decisions.answers import answer, probabilities
 from caldrix.decisions.questions import Question
-from caldrix.decisions.values import written
-from caldrix.decisions.zero_shot import Prompt, ZeroShot
-from caldrix.engine.engine import ReadingRequest
+from caldrix.decisions.reading import Asked, Format, Prompt, PromptWriter
+from caldrix.engine.engine import Kept, ReadingRequest
 from caldrix.errors import CaldrixError
-from caldrix.http.body import format_path, parse_object
+from caldrix.http.body import Path, format_path, parse_object
 from caldrix.http.caldrix.generation import ID_HEADER
-from caldrix.http.caldrix.systemone_requests import read_decision_request
+from caldrix.http.caldrix.systemone_requests import DecisionRequest, read_decision_request
 from caldrix.http.caldrix.systemone_responses import encode_decisions
 from caldrix.http.errors import ApiError, api_error
 from caldrix.http.exchange import Answer, Incoming
 from caldrix.http.service import Service
+from caldrix.http.watch import RequestWatch
+from caldrix.weights.tensor import Float32
 
 _FINISHED = "stop"
 """Of a request whose questions all are answered, as of a generation that ended by itself."""
 
-
-@frozen
-class _Asked:
-    """A question, and the prompt that it became."""
-
-    question: Question
-    prompt: Prompt
+MOST_CONTEXTS = 64
+"""How many times the context the prompts of a request may be, all of them together."""
 
 
 async def create(service: Service, incoming: Incoming) -> Answer:
     """Answers the questions. Raises ApiError."""
-    asked = await trio.to_thread.run_sync(_read, service, incoming, limiter=service.text_threads)
-    answer_id = f"systemone-{service.next_number()}"
+    form, questions, asked = await trio.to_thread.run_sync(
+        _read, service, incoming, limiter=service.text_threads
+    )
+    reader = _Reader(service, incoming.watch, form, f"systemone-{service.next_number()}")
     answers: dict[str, tuple[Question, Decision]] = {}
-    for name, one in asked.items():
-        request = ReadingRequest(one.prompt.tokens, one.prompt.label_ids, name=answer_id)
-        async with service.engine.read(request) as reading:
-            incoming.watch.begin_reading(answer_id, reading)
-            found = probabilities(await reading.logits())
-        answers[name] = one.question, answer(one.question, found)
+    with _kept(service, asked) as kept:
+        for name, question in questions.items():
+            prompts = asked.prompts[name]
+            logits = [await reader.read(asked.shared, prompt, kept) for prompt in prompts]
+            answers[name] = question, form.answer(question, logits)
     counts = incoming.watch.finish(_FINISHED, ran_out=False)
     body = encode_decisions(service.served_name, answers, counts.prompt)
-    return Answer(body, headers={ID_HEADER: answer_id})
+    return Answer(body, headers={ID_HEADER: reader.answer_id})
 
 
-def _read(service: Service, incoming: Incoming) -> Mapping[str, _Asked]:
-    """The questions by their names, all of them checked."""
+@frozen(eq=False)
+class _Reader:
+    """Has prompts read, one after the other."""
+
+    service: Service
+    watch: RequestWatch
+    form: Format
+    answer_id: str
+
+    async def read(self, shared: tuple[int, ...], prompt: Prompt, kept: Kept | None) -> Float32:
+        """The logits of a prompt's labels."""
+        tokens = (*shared, *prompt.tokens)
+        request = ReadingRequest(tokens, prompt.label_ids, name=self.answer_id, kept=kept)
+        once = kept is not None and kept.taken and self.form.counts_shared_once
+        async with self.service.engine.read(request) as reading:
+            self.watch.begin_reading(self.answer_id, reading, uncounted=len(shared) if once else 0)
+            return await reading.logits()
+
+
+def _kept(service: Service, asked: Asked) -> AbstractContextManager[Kept | None]:
+    """Keeps what several prompts share, for as long as the block lasts."""
+    several = sum(map(len, asked.prompts.values())) > 1
+    if not several or not asked.shared:
+        return nullcontext()
+    return service.engine.keep(len(asked.shared))
+
+
+def _read(service: Service, incoming: Incoming) -> tuple[Format, Mapping[str, Question], Asked]:
+    """How the model is asked, the questions by their names, and their prompts; all checked."""
     body = parse_object(incoming.content_type, incoming.body)
     if service.engine.rows > 1:
         raise ApiError(400, "/v1/systemone needs --max-batch 1")
     try:
-        reading = ZeroShot.of(service.template, service.tokenizer, service.vocab_size)
+        form = service.decision_format()
     except CaldrixError as error:
         raise api_error(error) from error
-    request = read_decision_request(body, served_name=service.served_name)
-    state = written(request.state)
-    return {
-        name: _Asked(question, _prompt(service, reading, state, name, question))
-        for name, question in request.questions.items()
-    }
+    request = read_decision_request(body, served_name=service.served_name, limits=form.limits)
+    return form, request.questions, _ask(service, form, request)
 
 
-def _prompt(
-    service: Service, reading: ZeroShot, state: str, name: str, question: Question
-) -> Prompt:
-    """The prompt of a question, which the engine would take."""
-    # Many long prompts take a while, for which a client may not stay.
-    trio.from_thread.check_cancelled()
-    place = format_path(("questions", name))
+def _ask(service: Service, form: Format, request: DecisionRequest) -> Asked:
+    """The prompts of all questions, each of which the engine would take."""
     try:
-        prompt = reading.prompt(state, question)
-        if not prompt.tokens:
-            raise ApiError(400, "the question is an empty prompt", param=place)
-        service.engine.check_prompt(prompt.tokens)
+        writer = form.about(request.state)
+        service.engine.check_tokens(writer.shared)
     except CaldrixError as error:
-        raise api_error(error, param=place) from error
-    return prompt
+        raise api_error(error, param="state") from error
+    prompts: dict[str, tuple[Prompt, ...]] = {}
+    left = MOST_CONTEXTS * service.engine.context
+    for name, question in request.questions.items():
+        written = _write(service, writer, question, ("questions", name))
+        left -= sum(len(writer.shared) + len(prompt.tokens) for prompt in written)
+        if left < 0:
+            raise _too_long_together(service.engine.context)
+        prompts[name] = tuple(written)
+    return writer.gather(prompts)
+
+
+def _write(
+    service: Service, writer: PromptWriter, question: Question, place: Path
+) -> Sequence[Prompt]:
+    """The prompts of a question."""
+    written: list[Prompt] = []
+    try:
+        for prompt in writer.write(question):
+            # Many long prompts take a while, for which a client may not stay.
+            trio.from_thread.check_cancelled()
+            if not prompt.tokens:
+                raise ApiError(400, "the question is an empty prompt", param=format_path(place))
+            service.engine.check_prompt(prompt.tokens, after=len(writer.shared))
+            written.append(prompt)
+    except CaldrixError as error:
+        raise api_error(error, param=format_path(place)) from error
+    return written
+
+
+def _too_long_together(context: int) -> ApiError:
+    most = MOST_CONTEXTS * context
+    return ApiError(
+        400,
+        f"the prompts of all questions are more than {most} tokens, {MOST_CONTEXTS} times the "
+        f"context of {context}; ask fewer at a time",
+        param="questions",
+    )

@@ -6,12 +6,14 @@ level. Each refusal names its place, as in ``questions.team.criteria.billing``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 from attrs import fields, frozen
 
-from caldrix.decisions.labels import LETTERS
+from caldrix.decisions.errors import OutOfLimits
+from caldrix.decisions.limits import Limits
 from caldrix.decisions.questions import Choice, Noul, Question, Score
 from caldrix.decisions.values import Number, Text, Value
 from caldrix.http.body import NegativeZero, Path, SpelledFloat, format_path
@@ -20,9 +22,6 @@ from caldrix.http.caldrix.requests import check_model
 from caldrix.http.decoding import Invalid, Rule, decode, spell
 from caldrix.http.errors import ApiError
 
-MAX_QUESTIONS = 64
-MAX_OPTIONS = len(LETTERS)
-
 _QUESTION = ("type", "instructions", "criteria")
 _SIDES = ("true", "false")
 
@@ -30,8 +29,6 @@ _SIDES = ("true", "false")
 def _read_questions(value: object) -> Mapping[str, Question]:
     if not isinstance(value, dict):
         raise Invalid(f"must be an object of questions, got {spell(value)}")
-    if not 1 <= len(value) <= MAX_QUESTIONS:
-        raise Invalid(f"must hold 1 to {MAX_QUESTIONS} questions, got {len(value)}")
     return {name: _read_question(question, (name,)) for name, question in value.items()}
 
 
@@ -61,7 +58,6 @@ def _reader(
 def _read_choice(instructions: Text | None, criteria: object, path: Path) -> Choice:
     if not isinstance(criteria, dict):
         raise Invalid(_wants("an object of options and their descriptions", criteria), path)
-    _check_size(len(criteria), "options", path)
     options = {
         name: _read_optional(description, (*path, name)) for name, description in criteria.items()
     }
@@ -71,7 +67,6 @@ def _read_choice(instructions: Text | None, criteria: object, path: Path) -> Cho
 def _read_score(instructions: Text | None, criteria: object, path: Path) -> Score:
     if not isinstance(criteria, list):
         raise Invalid(_wants("an array of levels", criteria), path)
-    _check_size(len(criteria), "levels", path)
     levels = (_read_text(level, (*path, index)) for index, level in enumerate(criteria))
     return Score(instructions, tuple(levels))
 
@@ -92,11 +87,6 @@ _READERS: Mapping[str, Callable[[Text | None, object, Path], Question]] = {
     "noul": _read_noul,
 }
 """By the type that a question gives."""
-
-
-def _check_size(size: int, what: str, path: Path) -> None:
-    if not 1 <= size <= MAX_OPTIONS:
-        raise Invalid(f"must hold 1 to {MAX_OPTIONS} {what}, got {size}", path)
 
 
 def _wants(what: str, got: object) -> str:
@@ -174,12 +164,32 @@ class DecisionRequest:
 _REQUEST = tuple(field.name for field in fields(DecisionRequest))
 
 
-def read_decision_request(body: Mapping[str, object], *, served_name: str) -> DecisionRequest:
-    """A request to the model ``served_name``. Raises ApiError, a 400 naming the field at fault."""
+def read_decision_request(
+    body: Mapping[str, object], *, served_name: str, limits: Limits
+) -> DecisionRequest:
+    """A request to the model ``served_name``, which takes as much as ``limits`` say.
+
+    Raises ApiError, a 400 naming the field at fault.
+    """
     try:
         _refuse_others(body, _REQUEST, "a request to /v1/systemone")
     except Invalid as invalid:
         raise ApiError(400, invalid.message, param=format_path(invalid.path)) from None
     request = decode(body, DecisionRequest)
     check_model(request.model, served_name)
+    with _told_of():
+        limits.check_number(len(request.questions))
+    for name, question in request.questions.items():
+        with _told_of(name):
+            limits.check(question)
     return request
+
+
+@contextmanager
+def _told_of(*question: str) -> Iterator[None]:
+    """What is out of limits, as clients are told, at its place in the request."""
+    try:
+        yield
+    except OutOfLimits as error:
+        param = format_path(("questions", *question, *error.path))
+        raise ApiError(400, str(error), param=param) from error
