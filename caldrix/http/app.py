@@ -1,8 +1,8 @@
 """The application: routes on Quart-Trio, and every failure as an error object.
 
 All that is known of the framework stands in this module. A request's way: the Host check, the
-route, the whole body within its limit and its time, the handler, and an `Answer` or an
-`EventStream` back.
+route, the whole body within its limit and its time, which is decoded if it comes compressed, the
+handler, and an `Answer` or an `EventStream` back.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from werkzeug.exceptions import (
 from werkzeug.routing import MapAdapter
 
 from caldrix.errors import CaldrixError
-from caldrix.http.config import MEBIBYTE, ServerConfig
-from caldrix.http.errors import ApiError, api_error, error_body, internal_error
+from caldrix.http.config import ServerConfig
+from caldrix.http.content_coding import content_coding
+from caldrix.http.errors import ApiError, api_error, body_too_large, error_body, internal_error
 from caldrix.http.event_output import EventOutput, event_output
 from caldrix.http.exchange import Answer, EventStream, Incoming, Route
 from caldrix.http.hosts import check_host, is_loopback
@@ -151,8 +152,7 @@ class _Application(QuartTrio):
             case NotFound():
                 return ApiError(404, f"there is nothing at {request.path}")
             case RequestEntityTooLarge():
-                limit = self.config["MAX_CONTENT_LENGTH"] / MEBIBYTE
-                return ApiError(413, f"the request body is over {limit:g} MiB")
+                return body_too_large(self.config["MAX_CONTENT_LENGTH"])
             case RequestTimeout():
                 timeout = self.config["BODY_TIMEOUT"]
                 return ApiError(408, f"the request body did not arrive within {timeout:g} seconds")
@@ -166,19 +166,21 @@ def create_app(service: Service, config: ServerConfig, routes: Sequence[Route]) 
     """The ASGI application that serves ``routes``."""
     app = _Application(service.telemetry, config, routes)
     for route in routes:
-        view = _view(service, route)
+        view = _view(service, route, config.most_body)
         app.add_url_rule(route.path, route.path, view, methods=[route.method])
     return app
 
 
-def _view(service: Service, route: Route) -> Callable[..., Awaitable[Response]]:
+def _view(service: Service, route: Route, most_body: int) -> Callable[..., Awaitable[Response]]:
     async def view(**path_parameters: str) -> Response:
         incoming = Incoming(_watch.get(), path_parameters)
         if route.method == "POST":
-            encoding = request.headers.get("Content-Encoding", "identity")
-            if encoding.lower() != "identity":
-                raise ApiError(400, f"Content-Encoding {encoding} is not taken; send plain JSON")
+            coding = content_coding(request.headers.getlist("Content-Encoding"))
             body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+            if coding is not None:
+                body = await trio.to_thread.run_sync(
+                    coding.decode, body, most_body, limiter=service.text_threads
+                )
             content_type = request.headers.get("Content-Type")
             incoming = evolve(incoming, content_type=content_type, body=body)
         answer = await route.handler(service, incoming)

@@ -19,6 +19,7 @@ from caldrix.engine.errors import (
     UnknownToken,
 )
 from caldrix.errors import CaldrixError
+from caldrix.http.config import MEBIBYTE
 from caldrix.http.encoding import encode_json
 from caldrix.text.errors import InvalidText, TemplateError
 
@@ -77,6 +78,11 @@ def api_error(error: CaldrixError, *, param: str | None = None) -> ApiError:
             return ApiError(status, str(error), param=param if status == 400 else None)
     _log.error("request_failed", exc_info=error)
     return internal_error()
+
+
+def body_too_large(most: int) -> ApiError:
+    """The 413 for a body of over ``most`` bytes, as it comes or as it decodes."""
+    return ApiError(413, f"the request body is over {most / MEBIBYTE:g} MiB")
 
 
 def internal_error() -> ApiError:

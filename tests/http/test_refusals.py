@@ -395,15 +395,6 @@ async def test_a_body_that_is_not_the_json_it_should_be(
 
 
 @trio_test
-async def test_a_compressed_body() -> None:
-    async with serving(says("ok")) as server:
-        headers = {"content-type": JSON, "content-encoding": "gzip"}
-        response = await server.client.post(CHAT, content=b"\x1f\x8b", headers=headers)
-        assert response.status_code == 400
-        assert error(response) == told("Content-Encoding gzip is not taken; send plain JSON", None)
-
-
-@trio_test
 async def test_paths_and_methods() -> None:
     async with serving(says("ok")) as server:
         client = server.client

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+import httpx2
 import pytest
 import trio
 from typesafe_sdk import (
@@ -98,6 +99,30 @@ async def test_answers_are_typed_and_those_of_the_raw_exchange() -> None:
         assert_read(await trio.to_thread.run_sync(in_thread, server), raw)
         async with AsyncTypeSafeClient(**settings(server)) as client:
             assert_read(await client.system_one(STATE, QUESTIONS), raw)
+
+
+@trio_test
+async def test_compressed_requests_are_answered_as_plain_ones() -> None:
+    """Of a kibibyte and more, by its own choice where there is zstd."""
+    sent: list[str | None] = []
+
+    async def note(request: httpx2.Request) -> None:
+        sent.append(request.headers.get("content-encoding"))
+
+    state: Content = {"order": 7, "notes": ["zu spät 🙂 "] * 200}
+    raws = []
+    async with serving(ReadableExecutor(), tokenizer=TOKENIZER) as server:
+        compressions: tuple[Literal["zstd", False] | None, ...] = (None, "zstd", False)
+        for compression in compressions:
+            async with (
+                httpx2.AsyncClient(event_hooks={"request": [note]}) as http,
+                AsyncTypeSafeClient(
+                    **settings(server), compression=compression, http_client=http
+                ) as client,
+            ):
+                raws.append((await client.system_one(state, QUESTIONS)).model_dump(mode="json"))
+    assert sent == ["zstd", "zstd", None]
+    assert raws[0] == raws[1] == raws[2]
 
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -352,6 +352,14 @@ MUTATIONS = [
         areas=("wire.request.chunked", "wire.request.pieces"),
     ),
     mutation(
+        "compressed bodies are refused",
+        "wire.request.gzip",
+        "wire.request.zstd",
+        picks=lambda request: bool(request.header("content-encoding")),
+        tell=refusal("send it plain", None, 415),
+        areas=("wire.request.*",),
+    ),
+    mutation(
         "too long without its sizes",
         "errors.prompt.sizes",
         tell=error(message="the prompt is too long"),

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tests.mutants.toy import codings
 from tests.mutants.toy.rules import Refused
 
 if TYPE_CHECKING:
@@ -76,9 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             raw = self.body()
             self.toy.check_headers(self.headers)
-            if len(raw) > self.toy.most_bytes:
-                raise Refused(413, "too large")
-            answer = self.toy.post(self.path, self.read(raw))
+            answer = self.toy.post(self.path, self.read(self.decoded(self.fitting(raw))))
             if not isinstance(answer, dict | str):
                 # The first event before the status: a refusal is no event.
                 answer = itertools.chain([next(answer)], answer)
@@ -92,6 +91,17 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(answer, str):
             return self.answer(200, answer, self.toy.answer_media_type)
         return self.stream(answer)
+
+    def fitting(self, raw: bytes) -> bytes:
+        if len(raw) > self.toy.most_bytes:
+            raise Refused(413, "too large")
+        return raw
+
+    def decoded(self, raw: bytes) -> bytes:
+        coding = self.headers["Content-Encoding"]
+        if coding is None:
+            return raw
+        return self.fitting(codings.decode(coding, raw, self.toy.most_bytes))
 
     def read(self, raw: bytes) -> dict[str, Any]:
         if self.toy.allowed(self.path).startswith("GET"):
