@@ -100,11 +100,11 @@ def test_a_question_without_instructions(instructions: str | None) -> None:
 
 
 def test_the_prompt_is_what_the_template_makes_of_one_message() -> None:
-    head = "<{{ messages | length }}{{ messages[0].role }}{{ enable_thinking }}>"
+    head = "<{{ messages | length }}{{ messages[0].role }}{{ enable_thinking }}{{ thinking }}>"
     source = head + "{{ messages[0].content }}"
     reading = ZeroShot.of(ChatTemplate(source, "", miniature.END), TOKENIZER, 10**6)
     prompt = reading.prompt("s", TEAM)
-    assert TOKENIZER.decode(prompt.tokens) == "<1userFalse>" + message("s", TEAM)
+    assert TOKENIZER.decode(prompt.tokens) == "<1userFalseFalse>" + message("s", TEAM)
     assert prompt.label_ids == tuple(TOKENIZER.encode("ABC"))
 
 

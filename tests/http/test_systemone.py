@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,8 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from caldrix.decisions.answers import probabilities
-from caldrix.decisions.questions import Noul
+from caldrix.decisions.questions import Noul, Question
+from caldrix.decisions.reading import Prompt
 from caldrix.decisions.zero_shot import ZeroShot
 from caldrix.engine.engine import GenerationRequest, Reading, ReadingRequest
 from caldrix.http.watch import LEFT
@@ -410,3 +412,35 @@ async def test_an_engine_that_has_stopped() -> None:
         server.service.engine.stop()
         response = await ask(server, {"q": NOUL})
     assert told(response) == (503, None, "the engine is unavailable")
+
+
+@trio_test
+async def test_a_client_that_leaves_ends_the_tokenizing() -> None:
+    """Its 64 long prompts take a while, of which the rest is not written any more."""
+    state, written = "x" * 1000, 0
+
+    class Counted(ZeroShot):
+        def prompt(self, state: str, question: Question) -> Prompt:
+            nonlocal written
+            written += 1
+            if written == 1:
+                # The client's end has to be seen while this one is written.
+                begun.set()
+                assert left.wait(10)
+            return super().prompt(state, question)
+
+    begun, left = threading.Event(), threading.Event()
+    async with asking() as server:
+        service = server.service
+        service._zero_shot = Counted.of(service.template, TOKENIZER, service.vocab_size)
+        async with connected(server) as wire:
+            await wire.send(
+                post(request({str(n): NOUL for n in range(64)}, state=state), path=PATH)
+            )
+            await trio.to_thread.run_sync(begun.wait, 10)
+            reset(wire)
+        await trio.sleep(0.5)
+        left.set()
+        (record,) = await records(server)
+    assert record["status"] == LEFT
+    assert written < 64

@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from safetensors.numpy import save_file
 
 from caldrix.models.lane import Executor, LaneOptions, Slice
-from caldrix.models.program import Program
+from caldrix.models.program import Convolve, DeltaRule, Program, Rope
 from caldrix.models.registry import bind
 from caldrix.weights.checkpoint import open_checkpoint
 from caldrix.weights.tensor import Tensor
@@ -204,3 +204,38 @@ def test_ropes_as_early_files_describe_them(early: Mapping[str, object], tmp_pat
     (tmp_path / "config.json").write_text(json.dumps({**config, **early}))
     logits = logits_of(tmp_path)
     assert_close(logits[list(tiny.CHECKED_POSITIONS)], reference("qwen3_5-grouped"))
+
+
+def test_what_published_files_leave_out_has_the_authors_defaults(tmp_path: Path) -> None:
+    """The sizes of decider-0.8b's layers, of which its config.json need not name one."""
+    names = ("head_dim", "linear_num_value_heads", "linear_num_key_heads")
+    sizes = ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim")
+    config = {
+        **tiny.CONFIGS["qwen3_5"],
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    }
+    save_file(tiny.weights_of(config, seed=1), tmp_path / "model.safetensors", {"format": "pt"})
+    short = {key: value for key, value in config.items() if key not in (*names, *sizes)}
+    (tmp_path / "config.json").write_text(json.dumps(short))
+    with open_checkpoint(tmp_path) as checkpoint:
+        program = bind(checkpoint).program
+    rules = [each for each in program.operations if isinstance(each, DeltaRule)]
+    assert {(rule.heads, rule.key_heads, rule.q.width, rule.v.width) for rule in rules} == {
+        (32, 16, 16 * 128, 32 * 128)
+    }
+    # Constants of the authors' code, which no file names.
+    assert {(rule.eps, rule.scale) for rule in rules} == {(1e-6, 128**-0.5)}
+    assert {each.taps for each in program.operations if isinstance(each, Convolve)} == {4}
+    (rope, *_) = [each for each in program.operations if isinstance(each, Rope)]
+    assert len(rope.frequencies) == 256 // 4 // 2
+
+
+def test_a_gguf_file_that_does_not_say_how_much_of_a_head_turns(tmp_path: Path) -> None:
+    path = write_gguf(
+        "qwen3_5", tmp_path / "tiny.gguf", changed={"qwen35.rope.dimension_count": None}
+    )
+    assert_close(logits_of(path)[list(tiny.CHECKED_POSITIONS)], reference("qwen3_5"))
