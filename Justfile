@@ -89,6 +89,10 @@ bench-speculation *arguments:
 bench-sampling *arguments:
     {{ python }} -m tests.benchmarks.sampling {{ arguments }}
 
+# Time a tile of an image through the vision tower beside transformers, where that is installed
+bench-vision *arguments: _peers
+    {{ quote(peers / "bin/python") }} -m tests.benchmarks.vision {{ arguments }}
+
 # Ask four times what a server can take, and check each answer, refusal and what is left over
 soak *arguments:
     {{ python }} -m tests.soak {{ arguments }}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
+from caldrix.models.encoder_program import Activate, AddTable, AttendAll, LayerNorm
 from caldrix.models.program import (
     Activation,
     Add,
     Attend,
     Gate,
-    Program,
+    KvCache,
     RmsNorm,
     Rope,
     Select,
@@ -27,6 +28,7 @@ from caldrix_cpu.kv_cache import Cache, CacheLayout
 from caldrix_cpu.library import Kernel
 from caldrix_cpu.plan import ByNumpy, Pack, Plan, Projection
 from caldrix_cpu.rope_tables import RopeTable
+from caldrix_cpu.tiles.layouts import TILE_ROWS, padded
 from caldrix_cpu.weights import Matrix, WeightStore
 
 _GATED = {
@@ -67,17 +69,17 @@ class Assembler:
 
     def __init__(
         self,
-        program: Program,
+        kv_caches: Sequence[KvCache],
         plan: Plan,
         weights: WeightStore,
-        caches: list[CacheLayout],
+        caches: Sequence[CacheLayout],
         cache_memory: Arena,
         kernels: Mapping[str, Kernel],
         context: int,
         rows: int,
         attend: str,
     ) -> None:
-        self._program = program
+        self._kv_caches = kv_caches
         self._plan = plan
         self._weights = weights
         self._caches = caches
@@ -88,6 +90,7 @@ class Assembler:
         self._attend_kernel = kernels[attend].address
         self._ropes: dict[tuple[float, ...], RopeTable] = {}
         self._slots = _slots(plan)
+        self._all_memory: list[int] = []
 
     def assemble(self, packed: Callable[[int], None]) -> Tape:
         """The tape; ``packed`` is told of each product's weights as they are there."""
@@ -119,6 +122,18 @@ class Assembler:
                 case Select():
                     self._write(record, tape.SELECT, item)
                     record[tape.X] = self._at(item.x)
+                case LayerNorm():
+                    self._layer_norm(record, item)
+                case Activate():
+                    self._write(record, tape.ACTIVATE, item)
+                    record[tape.X], record[tape.WIDTH] = self._at(item.x), item.x.width
+                    record[tape.ACTIVATION] = _GATED[item.activation]
+                case AddTable():
+                    self._write(record, tape.ADD_TABLE, item)
+                    record[tape.X] = self._at(item.x)
+                    record[tape.OTHER] = self._weights.table(item.weight)
+                case AttendAll():
+                    self._attend_all(record, item)
                 case ByNumpy():
                     pass
         products = sorted(result.matrices)
@@ -131,7 +146,9 @@ class Assembler:
     def _at(self, value: Any) -> int:
         return self._plan.places[value].reference
 
-    def _write(self, record: Any, operation: int, item: Gate | Add | Select) -> None:
+    def _write(
+        self, record: Any, operation: int, item: Gate | Add | Select | Activate | AddTable
+    ) -> None:
         """What operations on whole rows have in common."""
         record[tape.OPERATION] = operation
         record[tape.OUT] = self._at(item.out)
@@ -176,6 +193,15 @@ class Assembler:
         record[tape.NORM_WIDTH] = width
         record[tape.GROUPS] = item.groups
 
+    def _layer_norm(self, record: Any, item: LayerNorm) -> None:
+        width = item.x.width
+        record[tape.OPERATION] = tape.LAYER_NORM
+        record[tape.X], record[tape.OUT] = self._at(item.x), self._at(item.out)
+        record[tape.NORM_WEIGHT] = self._weights.vector(item.weight, width)
+        record[tape.NORM_BIAS] = self._weights.vector(item.bias, width)
+        record[tape.NORM_EPS] = float_bits(item.eps)
+        record[tape.NORM_WIDTH] = width
+
     def _rope(self, record: Any, item: Rope) -> None:
         if item.frequencies not in self._ropes:
             self._ropes[item.frequencies] = RopeTable(item.frequencies, self._context)
@@ -188,7 +214,7 @@ class Assembler:
         record[tape.COSINES], record[tape.SINES] = self._ropes[item.frequencies].addresses
 
     def _attend(self, record: Any, item: Attend) -> Cache:
-        cache, layout = self._program.caches[item.cache], self._caches[item.cache]
+        cache, layout = self._kv_caches[item.cache], self._caches[item.cache]
         record[tape.OPERATION] = tape.ATTEND
         record[tape.X], record[tape.OUT] = self._at(item.q), self._at(item.out)
         record[tape.KEYS], record[tape.VALUES] = self._at(item.k), self._at(item.v)
@@ -208,6 +234,28 @@ class Assembler:
         record[tape.RING] = layout.ring
         record[tape.WINDOW] = _NO_WINDOW if cache.window is None else cache.window
         return Cache(layout, cache.window, keys, values)
+
+    def _attend_all(self, record: Any, item: AttendAll) -> None:
+        """Keys and values of all such operations use the same memory, one after another."""
+        dim = item.q.width // item.heads
+        head_bytes = all_head_bytes(self._rows, dim)
+        if not self._all_memory:
+            size = item.heads * head_bytes
+            self._all_memory = [address(self._cache_memory.take(size)) for _ in range(2)]
+        record[tape.OPERATION] = tape.ATTEND_ALL
+        record[tape.X], record[tape.OUT] = self._at(item.q), self._at(item.out)
+        record[tape.KEYS], record[tape.VALUES] = self._at(item.k), self._at(item.v)
+        record[tape.HEADS], record[tape.HEAD_DIM] = item.heads, dim
+        record[tape.PADDED_DIM] = padded(dim, TILE_ROWS)
+        record[tape.SCALE] = float_bits(item.scale)
+        record[tape.FUNCTION] = self._attend_kernel
+        record[tape.KEY_CACHE], record[tape.VALUE_CACHE] = self._all_memory
+        record[tape.HEAD_BYTES] = head_bytes
+
+
+def all_head_bytes(rows: int, dim: int) -> int:
+    """Bytes of a head's keys, or of its values, as attention of all rows to all lays them out."""
+    return 4 * padded(rows, TILE_ROWS) * padded(dim, TILE_ROWS)
 
 
 def pack_columns(item: Pack) -> int:

@@ -65,9 +65,7 @@ def tape_executor(
     units = [*units_of(plan, kv_dtype), *lookup_units(plan, weights)]
     kernels = load_kernels(variant, units, options.progress)
     header = np.zeros(tape.HEADER_SIZE, np.int64)
-    threads = options.threads or min(cores().compute_threads, tape.MOST_THREADS)
-    if threads > tape.MOST_THREADS:
-        raise LaneUnavailable(f"--threads is at most {tape.MOST_THREADS} here, got {threads}")
+    threads = threads_of(options)
     with ExitStack() as stack:
         memory = stack.enter_context(Arena(weight_bytes))
         spill = None
@@ -77,7 +75,7 @@ def tape_executor(
         # In small pages: huge ones would make most of a row resident with its first token.
         cache_memory = stack.enter_context(Arena(bytes_of(caches, options.rows), huge=False))
         assembler = Assembler(
-            program, plan, store, caches, cache_memory, kernels,
+            program.caches, plan, store, caches, cache_memory, kernels,
             options.context, options.rows, f"attend-{kv_dtype}",
         )  # fmt: skip
         tape_ = assembler.assemble(lambda count: None)
@@ -103,6 +101,14 @@ def tape_executor(
             yield executor
         finally:
             executor.leave()
+
+
+def threads_of(options: LaneOptions) -> int:
+    """How many threads a team is to have. Raises LaneUnavailable for more than it can."""
+    threads = options.threads or min(cores().compute_threads, tape.MOST_THREADS)
+    if threads > tape.MOST_THREADS:
+        raise LaneUnavailable(f"--threads is at most {tape.MOST_THREADS} here, got {threads}")
+    return threads
 
 
 def _spill_arena(size: int) -> Arena:

@@ -54,36 +54,41 @@ class Format:
         return width if self.kind == tape.KIND_Q8 else padded(width, 4)
 
 
-def choose_format(tensor: Tensor, dtype: str, *, dot: bool) -> Format:
-    """How a matrix is kept. ``dot``: the machine multiplies bfloat16 by itself."""
+def choose_format(tensor: Tensor, dtype: str, *, dot: bool, compressed: bool = True) -> Format:
+    """How a matrix is kept. ``dot``: the machine multiplies bfloat16 by itself.
+
+    Without ``compressed`` bfloat16 stays as it is: more to read, and less to compute.
+    """
     columns = tensor.shape[-1]
     name = tensor.format.name
     if dtype == "auto":
         if is_quantized(tensor.format):
             return Format(name)
         if name == "BF16":
-            return _bfloat(tensor, exact=not dot)
-        return _exact(tensor)
+            return _bfloat(tensor, exact=not dot, compressed=compressed)
+        return _exact(tensor, compressed)
     if dtype == "f32":
-        return Format("F32") if is_quantized(tensor.format) else _exact(tensor)
+        return Format("F32") if is_quantized(tensor.format) else _exact(tensor, compressed)
     if dtype in _QUANTIZING:
         layout = LAYOUTS[dtype.upper()]
         if isinstance(layout, QuantLayout) and layout.takes(columns):
             return Format(layout.name)
-    return _bfloat(tensor, exact=not dot)
+    return _bfloat(tensor, exact=not dot, compressed=compressed)
 
 
-def _exact(tensor: Tensor) -> Format:
+def _exact(tensor: Tensor, compressed: bool) -> Format:
     """The smallest float layout that holds every value of a tensor, read in float32."""
     name = narrowest_exact(tensor)
     if name == "BF16":
-        return _bfloat(tensor, exact=True)
+        return _bfloat(tensor, exact=True, compressed=compressed)
     return Format(name)
 
 
-def _bfloat(tensor: Tensor, *, exact: bool) -> Format:
-    """In 12 bits where enough blocks fit for it to be smaller."""
-    fits = bf12.takes(tensor.shape[-1]) and (
-        bf12.measure([bf12.Part(tensor)]).share_that_fits > _WORTHWHILE
+def _bfloat(tensor: Tensor, *, exact: bool, compressed: bool) -> Format:
+    """In 12 bits, if it may be, where enough blocks fit for it to be smaller."""
+    fits = (
+        compressed
+        and bf12.takes(tensor.shape[-1])
+        and (bf12.measure([bf12.Part(tensor)]).share_that_fits > _WORTHWHILE)
     )
     return Format("BF12" if fits else "BF16", exact)

@@ -15,14 +15,17 @@ from importlib.metadata import version
 
 import numpy as np
 
-from caldrix.models.lane import Executor, LaneOptions, LaneUnavailable
+from caldrix.models.encoder_program import EncoderProgram
+from caldrix.models.lane import Encoder, Executor, LaneOptions, LaneUnavailable
 from caldrix.models.program import Operation, Program
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu.compiled import tape_executor
 from caldrix_cpu.cores import cores
 from caldrix_cpu.features import cpu_features
+from caldrix_cpu.numpy_encoder import numpy_encoder
 from caldrix_cpu.numpy_executor import numpy_executor
 from caldrix_cpu.plan import COMPILED
+from caldrix_cpu.tape_encoder import tape_encoder
 from caldrix_cpu.variants import VARIANTS, Variant, executable_variants
 
 KERNELS_VARIABLE = "CALDRIX_CPU_KERNELS"
@@ -60,6 +63,18 @@ class CpuLane:
                 "their sums would differ in company; use --max-batch 1 and no --prefix-rows"
             )
         return numpy_executor(program, weights, options)
+
+    def compile_encoder(
+        self, program: EncoderProgram, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> AbstractContextManager[Encoder]:
+        """An encoder; memory and threads are given back when the block is left.
+
+        Raises LaneUnavailable for what does not fit into memory.
+        """
+        if self._variant is not None:
+            return tape_encoder(program, weights, options, self._variant)
+        options.refuse_choices("the numpy kernels")
+        return numpy_encoder(program, weights, options)
 
     def describe(self) -> Mapping[str, object]:
         """The processor, its cores and features, and the kernels in use."""

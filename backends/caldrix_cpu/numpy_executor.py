@@ -19,7 +19,7 @@ from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu.memory import available_memory, float32_needs, require_memory, row_bytes
 from caldrix_cpu.numpy_kernels import Kernel, compile_kernels
 from caldrix_cpu.numpy_memory import RowMemory
-from caldrix_cpu.numpy_step import Step
+from caldrix_cpu.numpy_step import Step, check_features
 from caldrix_cpu.rows import Rows
 
 
@@ -40,6 +40,7 @@ class NumpyExecutor:
         self.row_bytes = row_bytes(program, options.context)
         self.rewinds = not program.states
         self._kernels = kernels
+        self._width = program.operations[0].out.width
         self._rows = Rows(memory.caches, memory.states, options.rows)
         self._registers = len(program.operations)
         self._options = options
@@ -50,6 +51,7 @@ class NumpyExecutor:
         if step.positions.max() >= self._options.context:
             raise LaneError(f"a slice ends past the context of {self._options.context} positions")
         for part in slices:
+            check_features(part, self._width)
             self._rows.check(part.row, part.start)
         for part in slices:
             self._rows.begin(part)

@@ -35,7 +35,7 @@ from caldrix_cpu.numpy_attention import CacheArrays, attend
 from caldrix_cpu.numpy_delta_rule import GatedDeltaRule
 from caldrix_cpu.numpy_memory import RowMemory, StateArrays
 from caldrix_cpu.numpy_rotation import Rotation
-from caldrix_cpu.numpy_step import Step
+from caldrix_cpu.numpy_step import Step, put_features
 
 Registers: TypeAlias = list[Float32 | None]
 
@@ -166,7 +166,10 @@ class _Compiler:
 
         def run(registers: Registers, step: Step) -> None:
             rows = tensor.rows_to_float32(step.tokens)
-            registers[out] = rows * scale if scale != 1 else rows
+            if scale != 1:
+                rows *= scale
+            put_features(step.slices, rows)
+            registers[out] = rows
 
         return run
 
@@ -303,7 +306,7 @@ def _part(operation: Part) -> Run:
 
 def _convolve(operation: Convolve, weight: Float32, state: StateArrays) -> Run:
     x, out, taps = operation.x.index, operation.out.index, operation.taps
-    activate = _ACTIVATIONS[operation.activation]
+    activate = ACTIVATIONS[operation.activation]
     # One tap of all columns after another.
     weights = np.ascontiguousarray(weight.reshape(-1, taps).T)
 
@@ -324,7 +327,7 @@ def _convolve(operation: Convolve, weight: Float32, state: StateArrays) -> Run:
 
 def _gate(operation: Gate) -> Run:
     gate, up, out = operation.gate.index, operation.up.index, operation.out.index
-    activate = _ACTIVATIONS[operation.activation]
+    activate = ACTIVATIONS[operation.activation]
 
     def run(registers: Registers, step: Step) -> None:
         activated = activate(_read(registers, gate))
@@ -354,7 +357,7 @@ def _sigmoid(x: Float32) -> Float32:
     return np.divide(np.float32(1), activated, out=activated)
 
 
-_ACTIVATIONS: Mapping[Activation, Callable[[Float32], Float32]] = {
+ACTIVATIONS: Mapping[Activation, Callable[[Float32], Float32]] = {
     Activation.SILU: _silu,
     Activation.GELU_TANH: _gelu_tanh,
     Activation.SIGMOID: _sigmoid,

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from caldrix.models.lane import Slice, TokenIds
+from caldrix.models.lane import LaneError, Slice, TokenIds
+from caldrix.weights.tensor import Float32
 
 
 @frozen(eq=False)
@@ -46,3 +47,20 @@ class Step:
             last = first + len(part.tokens)
             yield part, slice(first, last)
             first = last
+
+
+def check_features(part: Slice, width: int) -> None:
+    """Raises LaneError unless the features of a slice are as wide as embeddings are."""
+    if part.features is not None and part.features.rows.shape[1] != width:
+        raise LaneError(
+            f"features are {part.features.rows.shape[1]} wide, and the model's embeddings {width}"
+        )
+
+
+def put_features(slices: Sequence[Slice], embeddings: Float32) -> None:
+    """Puts the features of slices in the place of their tokens' embeddings, ``[tokens, width]``."""
+    first = 0
+    for each in slices:
+        if each.features is not None:
+            embeddings[first + each.features.places] = each.features.rows
+        first += len(each.tokens)

@@ -18,6 +18,15 @@ from typing import TypeAlias
 
 from attrs import define, field, frozen
 
+from caldrix.models.encoder_program import (
+    Activate,
+    AddTable,
+    AttendAll,
+    EncoderOperation,
+    Input,
+    LayerNorm,
+    PixelShuffle,
+)
 from caldrix.models.program import (
     Activation,
     Add,
@@ -90,14 +99,30 @@ class ByNumpy:
     operation: Operation
 
 
-Item: TypeAlias = Pack | Projection | RmsNorm | Rope | Attend | Gate | Add | Select | ByNumpy
+Item: TypeAlias = (
+    Pack
+    | Projection
+    | RmsNorm
+    | Rope
+    | Attend
+    | Gate
+    | Add
+    | Select
+    | LayerNorm
+    | Activate
+    | AddTable
+    | AttendAll
+    | ByNumpy
+)
+Begin: TypeAlias = Embed | Input | PixelShuffle
+"""What writes a plan's first value, before any item runs."""
 
 
 @define
 class Plan:
     """What runs, in order, and where values lie."""
 
-    embed: Embed
+    begin: Begin
     items: list[Item]
     places: dict[Value, Place] = field(factory=dict)
     waits: list[bool] = field(factory=list)
@@ -112,21 +137,41 @@ def make_plan(
     compiled: Collection[type] = COMPILED,
 ) -> Plan:
     """The plan of a program; ``format_of`` says how each matrix is kept."""
-    planner = _Planner(program, format_of, compiled)
-    plan = planner.plan()
-    _place(plan, program)
+    return _planned(program.operations, format_of, compiled)
+
+
+def make_stage_plan(
+    operations: Sequence[EncoderOperation], format_of: Callable[[str], Format]
+) -> Plan:
+    """The plan of a part of an encoder whose values have equally many rows.
+
+    The first operation is the `Begin`; the last one's value is there when all have run.
+    """
+    return _planned(operations, format_of, COMPILED)
+
+
+def _planned(
+    operations: Sequence[Operation | EncoderOperation],
+    format_of: Callable[[str], Format],
+    compiled: Collection[type],
+) -> Plan:
+    plan = _Planner(operations, format_of, compiled).plan()
+    _place(plan)
     return plan
 
 
 class _Planner:
     def __init__(
-        self, program: Program, format_of: Callable[[str], Format], compiled: Collection[type]
+        self,
+        operations: Sequence[Operation | EncoderOperation],
+        format_of: Callable[[str], Format],
+        compiled: Collection[type],
     ) -> None:
-        self._operations = program.operations
+        self._operations = operations
         self._format_of = format_of
         self._compiled = compiled
-        self._readers: dict[Value, list[Operation]] = {}
-        for operation in program.operations:
+        self._readers: dict[Value, list[Operation | EncoderOperation]] = {}
+        for operation in operations[1:]:
             for value in inputs(operation):
                 self._readers.setdefault(value, []).append(operation)
         self._done: set[int] = set()
@@ -135,13 +180,19 @@ class _Planner:
 
     def plan(self) -> Plan:
         first = self._operations[0]
-        assert isinstance(first, Embed), f"a program begins with its embedding, not with {first}"
+        assert isinstance(first, Begin), f"a program begins with its embedding, not with {first}"
         for operation in self._operations[1:]:
             if operation.out.index not in self._done:
                 self._add(operation)
         return Plan(first, self._items)
 
-    def _add(self, operation: Operation) -> None:
+    def _add(self, operation: Operation | EncoderOperation) -> None:
+        match operation:
+            case LayerNorm() | Activate() | AddTable() | AttendAll():
+                self._items.append(operation)
+                return
+            case Input() | PixelShuffle():
+                raise AssertionError(f"a plan begins with {operation}, and nothing comes before")
         if type(operation) not in self._compiled:
             self._items.append(ByNumpy(operation))
             return
@@ -300,16 +351,16 @@ def writes(item: Item) -> tuple[Value, ...]:
 
 def _is_shared(item: Item) -> bool:
     """Whether threads divide an item's columns, so that each needs what the others wrote."""
-    return isinstance(item, Projection | Attend)
+    return isinstance(item, Projection | Attend | AttendAll)
 
 
-def _place(plan: Plan, program: Program) -> None:
+def _place(plan: Plan) -> None:
     """Gives every value its columns, and finds where threads must meet.
 
     Columns are used again once their value is no longer read, and not before the threads have met
     since: a thread that is behind may still be reading.
     """
-    unmet = {plan.embed.out} - {plan.embed.out}
+    unmet = {plan.begin.out} - {plan.begin.out}
     attending = False
     phases: list[int] = []
     phase = 0
@@ -334,7 +385,7 @@ def _place(plan: Plan, program: Program) -> None:
         for value in reads(item):
             last_read[value] = at
     columns = {False: _Columns(), True: _Columns()}
-    _give(plan, columns[False], (plan.embed.out,), False, -1, last_read)
+    _give(plan, columns[False], (plan.begin.out,), False, -1, last_read)
     for item, at in zip(plan.items, phases, strict=True):
         local = not _is_shared(item)
         _give(plan, columns[local], writes(item), local, at, last_read)

@@ -43,7 +43,8 @@ def runs_of(slices: Sequence[Slice]) -> Iterator[Run]:
             rest = count - done - taken
             wanted = max(0, min(taken, each.wanted - rest))
             tokens = each.tokens[done : done + taken]
-            group.append(Slice(each.row, each.start + done, tokens, wanted))
+            features = each.features and each.features.within(done, done + taken)
+            group.append(Slice(each.row, each.start + done, tokens, wanted, features))
             done += taken
             room -= taken
             if room == 0:

@@ -46,9 +46,9 @@ class StepMemory:
         self._vocab_size = program.vocab_size
         self._row = 0
         tokens = MOST_TOKENS + _PADDING
-        shared, local = (_odd_lines(width) for width in (plan.shared_width, plan.local_width))
-        pack = _pack_bytes(plan, tokens)
-        own_pack = _pack_bytes(plan, SMALL_TOKENS + _PADDING)
+        shared, local = (odd_lines(width) for width in (plan.shared_width, plan.local_width))
+        pack = pack_bytes(plan, tokens)
+        own_pack = pack_bytes(plan, SMALL_TOKENS + _PADDING)
         own_local = 4 * local * (SMALL_TOKENS + _PADDING)
         segments = -(-options.context // tape.SEGMENT)
         scratch, partials = _attention_bytes(program, caches, options.rows, segments)
@@ -70,8 +70,8 @@ class StepMemory:
         self._shared = blocks[0].view(np.float32).reshape(tokens, shared)
         self._local = blocks[1].view(np.float32).reshape(tokens, local)
         self._counters = blocks[7]
-        self.embeddings = self.view(plan, plan.embed.out, tokens)
-        self.embeddings_padding = self._padding(plan, plan.embed.out, tokens)
+        self.embeddings = self.view(plan, plan.begin.out, tokens)
+        self.embeddings_padding = self._padding(plan, plan.begin.out, tokens)
         self._positions = np.zeros(tokens, np.int64)
         self._rows = np.zeros(tokens, np.int64)
         self._wanted = np.zeros(tokens, np.int64)
@@ -167,13 +167,13 @@ class StepMemory:
         return last_position
 
 
-def _odd_lines(width: int) -> int:
+def odd_lines(width: int) -> int:
     """A row's width in floats, of an odd number of cache lines: rows don't crowd the same sets."""
     lines = max(padded(width, TILE_ROWS) // TILE_ROWS, 1)
     return TILE_ROWS * (lines | 1)
 
 
-def _pack_bytes(plan: Plan, tokens: int) -> int:
+def pack_bytes(plan: Plan, tokens: int) -> int:
     """Bytes of the largest packed input of so many tokens."""
     value_bytes = {tape.KIND_F32: 4, tape.KIND_BF16: 2, tape.KIND_Q8: 1}
     tokens = padded(tokens, _PADDING)

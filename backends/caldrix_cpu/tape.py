@@ -17,7 +17,11 @@ NO_VALUE = -1
 
 # Operations
 PACK, LINEAR, NORM, ROPE, ATTEND, GATE, ADD, SELECT = range(8)
-OPERATION_NAMES = ("pack", "linear", "norm", "rope", "attend", "gate", "add", "select")
+LAYER_NORM, ACTIVATE, ADD_TABLE, ATTEND_ALL = range(8, 12)
+OPERATION_NAMES = (
+    *("pack", "linear", "norm", "rope", "attend", "gate", "add", "select"),
+    *("layer norm", "activate", "add table", "attend all"),
+)
 
 # Fields of every operation
 OPERATION = 0
@@ -48,6 +52,16 @@ holds; positions a query sees (a very large number where there is no window)."""
 
 # GATE (x is the gate), ADD, SELECT
 OTHER, WIDTH, ACTIVATION = range(4, 7)
+
+# LAYER_NORM: NORM_WEIGHT, NORM_EPS and NORM_WIDTH as above
+NORM_BIAS = 10
+
+# ACTIVATE: WIDTH and ACTIVATION as above, the width that of the value alone
+
+# ADD_TABLE: OTHER is where the table's rows begin, WIDTH how many floats each has
+
+# ATTEND_ALL: HEADS, HEAD_DIM, KEYS, VALUES, PADDED_DIM, SCALE, FUNCTION, KEY_CACHE, VALUE_CACHE and
+# HEAD_BYTES as for ATTEND; it keeps nothing in them past its own end
 
 # The header of a step, int64
 (

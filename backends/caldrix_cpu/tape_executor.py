@@ -18,7 +18,7 @@ from caldrix_cpu.backoff import ThreadChoice
 from caldrix_cpu.embeddings import Embeddings
 from caldrix_cpu.numpy_kernels import REPRODUCIBLE, compile_operation
 from caldrix_cpu.numpy_memory import RowMemory
-from caldrix_cpu.numpy_step import Step
+from caldrix_cpu.numpy_step import Step, check_features
 from caldrix_cpu.plan import ByNumpy, Plan
 from caldrix_cpu.rows import Rows
 from caldrix_cpu.runs import Run, runs_of
@@ -168,6 +168,7 @@ class TapeExecutor:
             raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
         if end > self._options.context:
             raise LaneError(f"a slice ends past the context of {self._options.context} positions")
+        check_features(part, self._plan.begin.out.width)
         self._rows.check(part.row, part.start)
 
     def _compute(self, run: Run, logits_row: int) -> None:

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from caldrix.weights.blocks import UInt8
 from caldrix.weights.tensor import Float32, Tensor
+from caldrix_cpu import aligned
 from caldrix_cpu.arena import Arena, address
 from caldrix_cpu.formats import Format
 from caldrix_cpu.plan import Plan, Projection
@@ -43,7 +44,7 @@ class WeightStore:
         self._budget = budget
         self._spill = spill
         self._vectors: dict[tuple[str, float, int], Float32] = {}
-        self._biases: list[Float32] = []
+        self._kept: list[Float32] = []
 
     def matrix(self, item: Projection) -> Matrix:
         """The tiles of a product."""
@@ -80,6 +81,15 @@ class WeightStore:
             )
         return address(self._vectors[key])
 
+    def table(self, name: str) -> int:
+        """The address of a matrix in float32, each row padded with zeros to whole vectors."""
+        values = self._tensors[name].to_float32()
+        rows, width = values.shape
+        table = aligned.empty((rows, padded(width, 16)))
+        table[:, :width], table[:, width:] = values, 0
+        self._kept.append(table)
+        return address(table)
+
     def biases(self, item: Projection) -> int:
         """The address of a product's biases, each padded as its weights are; 0 for none."""
         if not any(item.biases):
@@ -92,7 +102,7 @@ class WeightStore:
             )
             parts.append(padded_vector(values))
         together = np.concatenate(parts)
-        self._biases.append(together)
+        self._kept.append(together)
         return address(together)
 
     def _prepared(self, name: str, format_: Format) -> Tensor:

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from caldrix.models.lane import Executor, LaneOptions, LaneUnavailable
+from caldrix.models.encoder_program import EncoderProgram
+from caldrix.models.lane import Encoder, Executor, LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Tensor
 from caldrix_opencl.devices import Device, devices, is_installed
@@ -26,6 +27,14 @@ class OpenClLane(ABC):
         """Raises LaneUnavailable: this version runs no model on OpenCL."""
         raise LaneUnavailable(
             f"the {self.name} lane runs no model in this version; use --backend cpu"
+        )
+
+    def compile_encoder(
+        self, program: EncoderProgram, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> AbstractContextManager[Encoder]:
+        """Raises LaneUnavailable: images are read on the cpu lane alone."""
+        raise LaneUnavailable(
+            f"the {self.name} lane runs no vision tower in this version; use --backend cpu"
         )
 
     def describe(self) -> Mapping[str, object]:

@@ -43,7 +43,8 @@ from caldrix.engine.speculation.opening import Speculation, open_speculation
 from caldrix.engine.speculation.settings import settle
 from caldrix.errors import CaldrixError, Refusal
 from caldrix.http import listening
-from caldrix.http.config import ServerConfig
+from caldrix.http.config import MOST_BODY, MOST_BODY_WITH_IMAGES, ServerConfig
+from caldrix.http.images import ImageReader
 from caldrix.http.replay import ReplayRing
 from caldrix.http.server import Shutdown
 from caldrix.http.server import serve as serve_http
@@ -53,6 +54,7 @@ from caldrix.models.fields import UnsupportedModel
 from caldrix.models.lane import find_lane
 from caldrix.models.loading import TextModel, load_model
 from caldrix.models.program import Program
+from caldrix.vision.processor import ImageProcessor
 from caldrix.weights.names import DEFAULT_MODEL, resolve
 
 
@@ -75,6 +77,7 @@ class _Serving:
     lane: str
     path: Path
     decider: Decider | None
+    processor: ImageProcessor | None
     speculation: Speculation | None
 
 
@@ -207,7 +210,11 @@ def serve(
             )
         serving = _Serving(
             config=ServerConfig(
-                host=host, port=port, allow_host=tuple(allow_host), drain_timeout=drain_timeout
+                host=host,
+                port=port,
+                allow_host=tuple(allow_host),
+                drain_timeout=drain_timeout,
+                most_body=MOST_BODY if loaded.vision is None else MOST_BODY_WITH_IMAGES,
             ),
             sampling=settings,
             queue_depth=queue_depth,
@@ -216,6 +223,7 @@ def serve(
             lane=lane.name,
             path=resolved.path,
             decider=None if trained is None else _decider(trained, loaded, resolved.path),
+            processor=None if loaded.vision is None else _processor(loaded, resolved.path),
             speculation=opened,
         )
         listening.allow_many_connections()
@@ -243,6 +251,22 @@ def _decider(config: DeciderConfig, model: TextModel, path: Path) -> Decider:
         ) from error
 
 
+def _processor(model: TextModel, path: Path) -> ImageProcessor:
+    """What makes images of the tower's tiles. Raises a Refusal if the two don't go together."""
+    assert model.vision is not None
+    tower = model.vision.tower
+    processor = ImageProcessor.from_directory(path, model.tokenizer)
+    processor.check_tower(tower.side, tower.tokens, tower.image_token)
+    return processor
+
+
+def _images(model: TextModel, serving: _Serving) -> ImageReader | None:
+    if model.vision is None:
+        return None
+    assert serving.processor is not None
+    return ImageReader(serving.processor, model.vision.encode, serving.queue_depth)
+
+
 async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.socket]) -> None:
     shutdown = Shutdown()
     telemetry = Telemetry(
@@ -268,6 +292,7 @@ async def _run(model: TextModel, serving: _Serving, sockets: Sequence[socket.soc
             tokenizer=model.tokenizer,
             template=model.template,
             vocab_size=model.program.vocab_size,
+            images=_images(model, serving),
             decider=serving.decider,
             sampling=serving.sampling,
             telemetry=telemetry,

@@ -14,7 +14,7 @@ from attrs import field, frozen, validators
 from caldrix.engine.sampling import Sampler, SamplingSettings
 from caldrix.engine.sequence import Sequence
 from caldrix.engine.telemetry import Timeline
-from caldrix.models.lane import Slice
+from caldrix.models.lane import Features, Slice
 from caldrix.weights.tensor import Float32
 
 _MOST_TAKEN = 64
@@ -42,13 +42,15 @@ class GenerationRequest:
     """Tokens that end the generation; they are neither handed out nor counted."""
     name: str | None = None
     """What the log calls the request where a step fails on it."""
+    features: Features | None = field(default=None, repr=False)
+    """What stands in for the embeddings of some of the prompt's tokens, as of an image."""
 
 
 class GeneratedSequence(Sequence):
     """A prompt's progress, and the tokens that came out after it."""
 
     def __init__(self, request: GenerationRequest, context: int) -> None:
-        super().__init__(request.prompt, request.name)
+        super().__init__(request.prompt, request.name, features=request.features)
         self.request = request
         self.sampler = Sampler(request.sampling, request.prompt)
         room = context - self.prompt_tokens
@@ -64,7 +66,12 @@ class GeneratedSequence(Sequence):
 
     @property
     def speculates(self) -> bool:
-        """Whether its tokens may be guessed ahead: all but sampled ones with a chosen seed."""
+        """Whether its tokens may be guessed ahead: all but sampled ones with a chosen seed.
+
+        A draft model would not see what stands in for tokens.
+        """
+        if self.features is not None:
+            return False
         return self.sampler.greedy or self.request.sampling.seed is None
 
     @property

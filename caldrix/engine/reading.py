@@ -39,7 +39,7 @@ class ReadSequence(Sequence):
     """A prompt's progress, and what was read after it."""
 
     def __init__(self, request: ReadingRequest) -> None:
-        super().__init__(request.prompt, request.name, request.kept)
+        super().__init__(request.prompt, request.name, kept=request.kept)
         self._token_ids = np.array(request.token_ids, np.int64)
         self._picked: Float32 | None = None
         self._logits: Float32 | None = None

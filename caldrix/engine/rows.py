@@ -36,6 +36,9 @@ class Row:
     prompt_tokens: int = 0
     length: int = 0
     last_use: int = 0
+    private: bool = False
+    """Whether its tokens don't tell all that it was computed from, so that nobody goes on from it.
+    """
 
     def hold(self, tokens: array[int], prompt_tokens: int, length: int) -> None:
         """Records that it holds the first ``length`` of ``tokens``."""
@@ -75,6 +78,15 @@ class Rows:
     def shares_prefills(self) -> bool:
         """Whether one that is being computed can be gone on from where two prompts part."""
         return self.reuses and self._executor.rewinds
+
+    def take_private(self, tokens: array[int]) -> Row:
+        """A free row for a sequence that goes on from nothing, and that nothing goes on from."""
+        row = _least_missed(self._free)
+        row.hold(tokens, len(tokens), 0)
+        row.private = True
+        self._free.remove(row)
+        self._touch(row)
+        return row
 
     def take(self, tokens: array[int], kept: Kept | None = None) -> Row:
         """A free row for a sequence of ``tokens``, its prompt so far; ``length`` are computed.
@@ -126,7 +138,10 @@ class Rows:
             self._kept.remove(kept)
 
     def give_back(self, row: Row) -> None:
-        """Takes a row back; what it holds stays until its place is needed."""
+        """Takes a row back; what it holds stays until its place is needed, if it is not private."""
+        if row.private:
+            row.hold(array("q"), 0, 0)
+            row.private = False
         self._free.append(row)
         self._touch(row)
 
@@ -199,7 +214,7 @@ class Rows:
 
     def _all(self) -> Iterable[Row]:
         # A kept prefix first: of equals, the one that stays where it is.
-        return (*self._prefixes, *self._working)
+        return (*self._prefixes, *(row for row in self._working if not row.private))
 
 
 def common_prefix(first: array[int], second: array[int]) -> int:

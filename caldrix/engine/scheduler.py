@@ -154,18 +154,22 @@ class Scheduler:
         """Whether somebody is just computing what it begins with, so that it can have a copy."""
         return (
             sequence.row is None
+            and sequence.features is None
             and self._rows.shares_prefills
             and any(
                 common_prefix(sequence.tokens, other.tokens)
                 >= (0 if other.row is None else other.row.length) + LEAST_SHARED
                 for other in self._running
-                if not other.decoding
+                if not other.decoding and other.features is None
             )
         )
 
     def _start(self, sequence: Sequence) -> None:
         # If no row can be given, it stays where it is found when the engine ends.
-        row = self._rows.take(sequence.tokens, sequence.kept)
+        if sequence.features is None:
+            row = self._rows.take(sequence.tokens, sequence.kept)
+        else:
+            row = self._rows.take_private(sequence.tokens)
         with self.lock:
             sequence.start(row)
             self._waiting.remove(sequence)

@@ -18,7 +18,7 @@ from caldrix.engine.kept import Kept
 from caldrix.engine.rows import Row
 from caldrix.engine.telemetry import Timeline
 from caldrix.errors import CaldrixError
-from caldrix.models.lane import Slice
+from caldrix.models.lane import Features, Slice
 from caldrix.weights.tensor import Float32
 
 
@@ -29,11 +29,21 @@ class Sequence(ABC):
     advance; its reader, in the event loop, sees what came from then on, and is woken separately.
     """
 
-    def __init__(self, prompt: SequenceOf[int], name: str | None, kept: Kept | None = None) -> None:
+    def __init__(
+        self,
+        prompt: SequenceOf[int],
+        name: str | None,
+        *,
+        kept: Kept | None = None,
+        features: Features | None = None,
+    ) -> None:
         self.name = name
         """What the log calls it where a step fails on it."""
         self.kept = kept
         """What it begins with, to be kept or kept already."""
+        self.features = features
+        """What stands in for the embeddings of some tokens, which then say too little of it: it
+        goes on from no other prompt, and none from it."""
         self.prompt_tokens = len(prompt)
         self.tokens = array("q", prompt)
         """The prompt, and what was generated after it."""
@@ -102,7 +112,9 @@ class Sequence(ABC):
         whole = stop == len(self.tokens)
         assert whole or not draft
         tokens = np.array((*self.tokens[start:stop], *draft), np.int64)
-        return Slice(self.row.number, start, tokens, wanted=1 + len(draft) if whole else 0)
+        features = None if self.features is None else self.features.within(start, stop)
+        wanted = 1 + len(draft) if whole else 0
+        return Slice(self.row.number, start, tokens, wanted, features)
 
     @abstractmethod
     def pick(self, logits: Float32, draft: SequenceOf[int] = ()) -> list[int]:

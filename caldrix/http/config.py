@@ -5,6 +5,10 @@ from __future__ import annotations
 from attrs import field, frozen
 
 MEBIBYTE = 2**20
+MOST_BODY = 4 * MEBIBYTE
+"""Bytes of a request's body."""
+MOST_BODY_WITH_IMAGES = 32 * MEBIBYTE
+"""The same on the server of a model that sees, whatever the request."""
 
 
 @frozen
@@ -34,7 +38,7 @@ class ServerConfig:
     """0 takes a free one."""
     allow_host: tuple[str, ...] = ()
     """Names that a Host header may carry on a loopback bind, beside the loopback's own."""
-    most_body: int = 4 * MEBIBYTE
+    most_body: int = MOST_BODY
     body_timeout: float = 60.0
     """For a request's whole body to arrive."""
     drain_timeout: float = 30.0

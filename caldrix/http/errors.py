@@ -22,6 +22,7 @@ from caldrix.errors import CaldrixError
 from caldrix.http.config import MEBIBYTE
 from caldrix.http.encoding import encode_json
 from caldrix.text.errors import InvalidText, TemplateError
+from caldrix.vision.errors import InvalidImage, PlaceholderCount, TooManyImages
 
 _log = structlog.get_logger(__name__)
 
@@ -30,6 +31,9 @@ _STATUSES: Mapping[type[CaldrixError], int] = {
     UnknownToken: 400,
     TemplateError: 400,
     InvalidText: 400,
+    InvalidImage: 400,
+    TooManyImages: 400,
+    PlaceholderCount: 400,
     UnfitModel: 400,
     OutOfLimits: 400,
     StateTooLong: 400,

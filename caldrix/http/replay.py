@@ -78,9 +78,11 @@ class ReplayRing:
     def keep(self, watch: RequestWatch) -> None:
         """Takes in a request that has ended, and lets go of the oldest if there is no room.
 
-        One that broke off before its first token holds nothing to compare and is passed over.
+        One that broke off before its first token holds nothing to compare and is passed over, and
+        so is one with images: its token ids are not all of it.
         """
-        if watch.tokens or watch.ran_out:
+        seeing = watch.request is not None and watch.request.features is not None
+        if not seeing and (watch.tokens or watch.ran_out):
             recording = _recording(watch)
             self._recordings[recording.id] = recording
         if len(self._recordings) > self._size:

@@ -13,6 +13,7 @@ from caldrix.decisions.reading import Format
 from caldrix.decisions.zero_shot import ZeroShot
 from caldrix.engine.engine import Engine
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.http.images import ImageReader
 from caldrix.http.telemetry import Telemetry
 from caldrix.text.template import ChatTemplate
 from caldrix.text.tokenizer import Tokenizer
@@ -31,6 +32,8 @@ class Service:
     vocab_size: int
     """Token ids the model takes: 0 to ``vocab_size`` - 1."""
     telemetry: Telemetry
+    images: ImageReader | None = None
+    """None for a model that takes text only."""
     decider: Decider | None = None
     """How the model is asked for decisions, if it was trained for that."""
     sampling: SamplingSettings = field(factory=SamplingSettings)

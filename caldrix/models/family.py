@@ -9,6 +9,7 @@ from attrs import frozen
 from caldrix.models.fields import Fields
 from caldrix.models.program import Program
 from caldrix.models.tensors import NamedTensors
+from caldrix.models.vision_tower import Tower
 
 
 @frozen
@@ -26,7 +27,11 @@ class Family:
     architectures: frozenset[str]
     """``general.architecture`` of the GGUF files it reads."""
     from_config: Callable[[Fields, NamedTensors], Program]
-    from_gguf: Callable[[Fields, NamedTensors], Program]
-    gguf_names: Mapping[str, str]
+    from_gguf: Callable[[Fields, NamedTensors], Program] | None = None
+    """None for a family without a GGUF architecture of its own."""
+    gguf_names: Mapping[str, str] = {}
+    tower: Callable[[Fields, NamedTensors], Tower] | None = None
+    """Reads the vision tower of config.json, where models of the family have one that is served;
+    raises as the readers do."""
     unserved: tuple[str, ...] = ()
     """How the names of tensors begin that belong to a part of the model which is not served."""

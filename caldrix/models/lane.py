@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen, validators
 
 from caldrix.errors import CaldrixError, Refusal
+from caldrix.models.encoder_program import EncoderProgram
 from caldrix.models.program import Program
 from caldrix.weights.progress import SILENT, Progress
 from caldrix.weights.tensor import Float32, Tensor
@@ -80,18 +81,50 @@ class LaneOptions:
 
 
 @frozen(eq=False)
+class Features:
+    """Rows that stand in for the embeddings of some tokens, as an `Encoder` makes them."""
+
+    places: TokenIds
+    """Which tokens: their indices in the slice, or in whatever run of tokens this is of. Each is
+    above the one before it."""
+    rows: Float32 = field()
+    """``[len(places), width]``, the width of the Program's embedding; they are not scaled."""
+
+    @rows.validator
+    def _check(self, _attribute: object, rows: Float32) -> None:
+        if rows.ndim != 2 or len(rows) != len(self.places):
+            raise LaneError(f"features {rows.shape} are not rows for {len(self.places)} tokens")
+        if (np.diff(self.places) <= 0).any() or (self.places < 0).any():
+            raise LaneError("features are for tokens in their order, each once")
+
+    def within(self, first: int, last: int) -> Self | None:
+        """Those of tokens ``first`` to ``last`` - 1, counted from ``first``; None for none."""
+        begin, end = np.searchsorted(self.places, (first, last))
+        if begin == end:
+            return None
+        return type(self)(self.places[begin:end] - first, self.rows[begin:end])
+
+
+@frozen(eq=False)
 class Slice:
     """A run of tokens of one row, to be computed in one step.
 
     The row's state must already hold positions 0 to ``start``; whatever it holds from ``start`` on
     is replaced. A row of a Program with states takes slices at its end or at 0 alone. ``wanted``
-    is how many of the slice's last tokens have their logits returned.
+    is how many of the slice's last tokens have their logits returned. ``features`` replace the
+    embeddings of some tokens, whose ids only have to be ones that the vocabulary has.
     """
 
     row: int
     start: int
     tokens: TokenIds = field(validator=validators.min_len(1))
     wanted: int = 0
+    features: Features | None = field(default=None)
+
+    @features.validator
+    def _check_features(self, _attribute: object, features: Features | None) -> None:
+        if features is not None and features.places[-1:].max(initial=0) >= len(self.tokens):
+            raise LaneError(f"features are for tokens past the slice's {len(self.tokens)}")
 
 
 class Snapshot(Protocol):
@@ -174,6 +207,23 @@ class Executor(Protocol):
         ...
 
 
+class Encoder(Protocol):
+    """A compiled EncoderProgram. Not safe to call from two threads at once."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of memory that its weights stay in."""
+        ...
+
+    def encode(self, rows: Float32) -> Float32:
+        """The features of one tile's ``[rows, width]``: a fresh float32 array.
+
+        The same rows give the same bits, whatever was encoded before. Raises LaneError, and
+        LaneLost where nothing can follow.
+        """
+        ...
+
+
 class Lane(Protocol):
     """A backend on a device."""
 
@@ -190,6 +240,16 @@ class Lane(Protocol):
         """An executor for as long as the block lasts; leaving it frees memory and threads.
 
         Raises LaneUnavailable where the device is missing or too small.
+        """
+        ...
+
+    def compile_encoder(
+        self, program: EncoderProgram, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> AbstractContextManager[Encoder]:
+        """An encoder for as long as the block lasts; leaving it frees memory and threads.
+
+        Of the options those about threads, memory and how weights are kept apply. Raises
+        LaneUnavailable where the lane has no encoders or the device is missing or too small.
         """
         ...
 

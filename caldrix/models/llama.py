@@ -21,6 +21,14 @@ _ROPE_FACTORS = "rope_freqs.weight"
 
 
 def _from_config(config: Fields, tensors: NamedTensors) -> Program:
+    return text_program("llama", config, tensors)
+
+
+def text_program(family: str, config: Fields, tensors: NamedTensors) -> Program:
+    """A Llama as config.json describes it; other families have one inside.
+
+    Raises UnsupportedModel.
+    """
     config.require("hidden_act", "silu")
     dims = Dimensions.from_config(config, tensors)
     how = Attention(
@@ -32,7 +40,7 @@ def _from_config(config: Fields, tensors: NamedTensors) -> Program:
         biased |= ATTENTION_PROJECTIONS
     if config.flag("mlp_bias", False):
         biased |= MLP_PROJECTIONS
-    return pre_norm_decoder("llama", dims, (how,) * dims.layers, biased=biased)
+    return pre_norm_decoder(family, dims, (how,) * dims.layers, biased=biased)
 
 
 def _from_gguf(metadata: Fields, tensors: NamedTensors) -> Program:

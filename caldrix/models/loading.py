@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from caldrix.models.fields import UnsupportedModel
-from caldrix.models.lane import Executor, Lane, LaneOptions
+from caldrix.models.lane import Encoder, Executor, Lane, LaneOptions
 from caldrix.models.program import Program
-from caldrix.models.registry import bind
+from caldrix.models.registry import BoundTower, bind
+from caldrix.models.vision_tower import Tower
 from caldrix.text.template import ChatTemplate
 from caldrix.text.template_files import template_of_directory, template_of_gguf
 from caldrix.text.tokenizer import Tokenizer
 from caldrix.weights.checkpoint import AnyCheckpoint, open_checkpoint
 from caldrix.weights.gguf import GgufCheckpoint
 from caldrix.weights.progress import SILENT, Progress
+from caldrix.weights.tensor import Float32
 
 DEFAULT_CONTEXT = 32_768
 """The context where none is asked for, if the model was trained for so much."""
 
 
 @frozen(eq=False)
+class Vision:
+    """What a model sees with: its tower, and an encoder running."""
+
+    tower: Tower
+    encoder: Encoder
+
+    def encode(self, tile: Float32) -> Float32:
+        """The features of a tile's ``[3, side, side]`` pixels: a row for each image token.
+
+        Not to be called from two threads at once. Raises LaneError.
+        """
+        return self.encoder.encode(self.tower.patches(tile))
+
+
+@frozen(eq=False)
 class TextModel:
-    """All that is needed to serve one text model, with its executor running."""
+    """All that is needed to serve one model, with its executor running."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -39,6 +56,8 @@ class TextModel:
     """Rows beside those, for prefixes that prompts share."""
     snapshots: int = 0
     """Rows whose memory snapshots may take beside all these."""
+    vision: Vision | None = None
+    """None for a model that takes text only."""
 
     @property
     def cache_bytes(self) -> int:
@@ -89,7 +108,12 @@ def load_model(
             reserved=reserved,
             progress=progress,
         )
-        with lane.compile(bound.program, bound.weights, options) as executor:
+        with ExitStack() as stack:
+            vision = None
+            if bound.tower is not None:
+                vision = stack.enter_context(_seeing(bound.tower, lane, options))
+                options = _beside(vision.encoder, options)
+            executor = stack.enter_context(lane.compile(bound.program, bound.weights, options))
             yield TextModel(
                 tokenizer=tokenizer,
                 template=template,
@@ -99,7 +123,21 @@ def load_model(
                 rows=rows,
                 prefix_rows=prefix_rows,
                 snapshots=options.snapshots,
+                vision=vision,
             )
+
+
+@contextmanager
+def _seeing(bound: BoundTower, lane: Lane, options: LaneOptions) -> Iterator[Vision]:
+    with lane.compile_encoder(bound.tower.program, bound.weights, options) as encoder:
+        yield Vision(bound.tower, encoder)
+
+
+def _beside(encoder: Encoder, options: LaneOptions) -> LaneOptions:
+    """What is left to the text model: the tower's weights count as the model's."""
+    if options.weight_budget is None:
+        return options
+    return evolve(options, weight_budget=max(0, options.weight_budget - encoder.weight_bytes))
 
 
 def read_text(checkpoint: AnyCheckpoint) -> tuple[Tokenizer, ChatTemplate | None]:

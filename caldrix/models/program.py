@@ -278,7 +278,7 @@ class Program:
             raise ProgramError("the last operation must be Logits")
 
 
-def inputs(operation: Operation) -> tuple[Value, ...]:
+def inputs(operation: attrs.AttrsInstance) -> tuple[Value, ...]:
     """The values an operation reads, in the order of its fields."""
     return tuple(
         value

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from caldrix.errors import quoted
-from caldrix.models import gemma3, llama, qwen2, qwen3, qwen3_5
+from caldrix.models import gemma3, llama, qwen2, qwen3, qwen3_5, smolvlm
 from caldrix.models.family import Family
 from caldrix.models.fields import Fields, UnsupportedModel
 from caldrix.models.program import Program
 from caldrix.models.tensors import NamedTensors
+from caldrix.models.vision_tower import Tower
 from caldrix.weights.checkpoint import AnyCheckpoint
 from caldrix.weights.directory import CONFIG
 from caldrix.weights.errors import printable
@@ -26,11 +27,12 @@ FAMILIES: tuple[Family, ...] = (
     qwen3.FAMILY,
     qwen3_5.FAMILY,
     gemma3.FAMILY,
+    smolvlm.FAMILY,
 )
 
 _LAYER = "model.layers."
 # Checkpoints with a vision tower keep the same text model under one of these.
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.")
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "model.text_model.")
 
 # Tensors that may go unread, beside what a family says itself.
 _HARMLESS_IN_SAFETENSORS = (
@@ -49,6 +51,15 @@ class BoundProgram:
     """A Program and the tensors its weight names stand for, shapes checked."""
 
     program: Program
+    weights: Mapping[str, Tensor]
+    tower: BoundTower | None = None
+
+
+@frozen(eq=False)
+class BoundTower:
+    """A vision tower and the tensors its weight names stand for, shapes checked."""
+
+    tower: Tower
     weights: Mapping[str, Tensor]
 
 
@@ -70,7 +81,11 @@ def _bind_directory(checkpoint: SafetensorsCheckpoint) -> BoundProgram:
     )
     tensors = NamedTensors(checkpoint.path.name, checkpoint.tensors, _published_names)
     program = family.from_config(config, tensors)
-    return _bound(program, family, tensors, _HARMLESS_IN_SAFETENSORS)
+    tower = None
+    if family.tower is not None:
+        described = family.tower(config, tensors)
+        tower = BoundTower(described, _shaped(tensors, described.program.weights))
+    return _bound(program, tower, family, tensors, _HARMLESS_IN_SAFETENSORS)
 
 
 def _bind_gguf(checkpoint: GgufCheckpoint) -> BoundProgram:
@@ -86,8 +101,9 @@ def _bind_gguf(checkpoint: GgufCheckpoint) -> BoundProgram:
     tensors = NamedTensors(
         where, checkpoint.tensors, lambda name: (gguf_name(name, family.gguf_names),)
     )
+    assert family.from_gguf is not None, f"{family.name} has an architecture and no reader"
     program = family.from_gguf(metadata, tensors)
-    return _bound(program, family, tensors, _HARMLESS_IN_GGUF)
+    return _bound(program, None, family, tensors, _HARMLESS_IN_GGUF)
 
 
 def gguf_name(name: str, names: Mapping[str, str]) -> str:
@@ -119,13 +135,21 @@ def _find(kind: str, where: str, known: Mapping[str, Family]) -> Family:
     return known[kind]
 
 
+def _shaped(tensors: NamedTensors, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Tensor]:
+    return {name: tensors.read_shaped(name, shape) for name, shape in shapes.items()}
+
+
 def _bound(
-    program: Program, family: Family, tensors: NamedTensors, harmless: Sequence[re.Pattern[str]]
+    program: Program,
+    tower: BoundTower | None,
+    family: Family,
+    tensors: NamedTensors,
+    harmless: Sequence[re.Pattern[str]],
 ) -> BoundProgram:
     """The program with its weights. Refuses a tensor that would go unread: without it the answers
     would not be the model's.
     """
-    weights = {name: tensors.read_shaped(name, shape) for name, shape in program.weights.items()}
+    weights = _shaped(tensors, program.weights)
     for name in tensors.unread():
         if name.startswith(family.unserved):
             continue
@@ -134,4 +158,4 @@ def _bound(
                 f"{tensors.where} has the tensor {printable(name, 80)}, which the supported "
                 f"{family.name} models don't have; they would answer wrongly without it"
             )
-    return BoundProgram(program, weights)
+    return BoundProgram(program, weights, tower)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from types import TracebackType
 
 import jinja2
@@ -21,6 +21,7 @@ from caldrix.text.template_sandbox import TemplateEnvironment
 
 _LONGEST_SOURCE = 1024**2
 _LONGEST_TIME_FORMAT = 256
+_PROBE = "any text at all"
 # What a template can raise: its author's mistakes, and messages it was not written for.
 _FAULTS = (
     jinja2.TemplateError,
@@ -66,9 +67,33 @@ class ChatTemplate:
     ) -> str:
         """The prompt for ``messages``; ``variables`` go to the template under their names.
 
-        Raises TemplateError: what the template says through ``raise_exception``, or a sentence
-        about what it did wrong or which limit it went over.
+        A content that is a text is given as a list of one part to a template that sees parts alone,
+        as those of models with eyes may. Raises TemplateError: what the template says through
+        ``raise_exception``, or a sentence about what it did wrong or which limit it went over.
         """
+        if self._sees_parts_alone:
+            messages = [_in_parts(message) for message in messages]
+        return self._render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+    @cached_property
+    def _sees_parts_alone(self) -> bool:
+        """Whether a text would be left out of the prompt that is there as a part."""
+        message = {"role": "user", "content": _PROBE}
+        return not self._shows_probe(message) and self._shows_probe(_in_parts(message))
+
+    def _shows_probe(self, message: Mapping[str, object]) -> bool:
+        try:
+            return _PROBE in self._render([message], add_generation_prompt=True)
+        except TemplateError:
+            return False
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool,
+        **variables: object,
+    ) -> str:
         values = {
             "tools": None,
             "documents": None,
@@ -87,6 +112,13 @@ class ChatTemplate:
                 allowance.spend(1)
                 pieces.append(piece)
             return "".join(pieces)
+
+
+def _in_parts(message: Mapping[str, object]) -> Mapping[str, object]:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 @frozen

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from caldrix.text.tokenizer import Tokenizer
 from caldrix.vision.decoding import decode
+from caldrix.vision.errors import UnsupportedProcessor
 from caldrix.vision.layout import ImageLayout
 from caldrix.vision.parts import EncodedImage
 from caldrix.vision.preprocessing import Pixels, make_tiles
@@ -28,6 +29,15 @@ class ImageProcessor:
         """Reads a model directory. Raises UnsupportedProcessor, UnsupportedModel or CorruptFile."""
         settings = ProcessorSettings.from_directory(path)
         return cls(settings, ImageLayout.for_tokenizer(tokenizer, settings.tokens_per_tile))
+
+    def check_tower(self, side: int, tokens_per_tile: int, image_token_id: int) -> None:
+        """Raises UnsupportedProcessor unless the model's tower takes and gives the same."""
+        self.settings.check_tower(image_size=side, tokens_per_tile=tokens_per_tile)
+        if self.layout.image_token_id != image_token_id:
+            raise UnsupportedProcessor(
+                f"config.json has {image_token_id} for the id of image tokens, and the tokenizer "
+                f"has {self.layout.image_token_id}; fetch the model's files again"
+            )
 
     def plan(self, image: EncodedImage) -> TilePlan:
         """How the image is going to be resized and split; decodes nothing."""

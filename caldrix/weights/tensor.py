@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import evolve, frozen
 
 from caldrix.weights import blocks
 from caldrix.weights.blocks import BlockFormat, Float32
@@ -43,6 +44,13 @@ class Tensor:
         Raises CorruptFile as `to_float32` does, and IndexError for a row that is not there.
         """
         return self._decode(self.data[rows])
+
+    def as_matrix(self) -> Tensor:
+        """The same values as ``[shape[0], the rest]``; what has fewer dimensions stays as it is."""
+        if len(self.shape) <= 2:
+            return self
+        rows, *rest = self.shape
+        return evolve(self, shape=(rows, math.prod(rest)), data=self.data.reshape(rows, -1))
 
     def unpack(self) -> blocks.Unpacked:
         """All blocks taken apart into integers, scales and minima, for a quantized format.

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx2
@@ -30,7 +30,8 @@ from caldrix.engine.speculation.settings import (
     SpeculationSettings,
     settle,
 )
-from caldrix.models.lane import Executor, LaneOptions, LaneUnavailable
+from caldrix.models.encoder_program import EncoderProgram
+from caldrix.models.lane import Encoder, Executor, LaneOptions, LaneUnavailable
 from caldrix.models.loading import load_model
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Tensor
@@ -57,6 +58,11 @@ class ScriptedLane:
         if len(self.asked) > self.refuses_after:
             raise LaneUnavailable("it does not fit; choose a smaller model")
         yield ScriptedExecutor(endless(7), program.vocab_size)
+
+    def compile_encoder(
+        self, program: EncoderProgram, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> AbstractContextManager[Encoder]:
+        raise LaneUnavailable("it sees nothing")
 
     def describe(self) -> Mapping[str, object]:
         return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from caldrix.models.encoder_program import EncoderBuilder
 from caldrix.models.lane import LaneOptions, LaneUnavailable, available_lanes, find_lane
 from caldrix.models.program import ProgramBuilder
 from caldrix_opencl.devices import Device
@@ -28,8 +29,13 @@ def test_lanes_are_found_by_name_and_refuse_what_they_cannot_run() -> None:
     assert set(available_lanes()) >= {"cpu", "hip", "host"}
     b = ProgramBuilder("none", vocab_size=1, max_context=1)
     program = b.logits(b.embed("e", 1), "e")
+    seeing = EncoderBuilder("none", rows=1)
+    seeing.input(1)
+    tower = seeing.build()
     for name in ("hip", "host"):
         with pytest.raises(LaneUnavailable, match=f"the {name} lane .* --backend cpu"):
             find_lane(name).compile(program, {}, LaneOptions(context=1))
+        with pytest.raises(LaneUnavailable, match=f"the {name} lane .* vision .* --backend cpu"):
+            find_lane(name).compile_encoder(tower, {}, LaneOptions(context=1))
     with pytest.raises(LaneUnavailable, match="installed: cpu, hip, host"):
         find_lane("abacus")

@@ -266,7 +266,7 @@ def test_values_are_safe_where_they_lie(
 
 def assert_reads_what_was_written(plan: Plan, program: Program) -> None:
     """Items come after those that they read, and the logits come out."""
-    written = {plan.embed.out}
+    written = {plan.begin.out}
     packed: set[Pack] = set()
     for item in plan.items:
         assert set(reads(item)) <= written, item
@@ -285,7 +285,7 @@ def assert_nothing_is_overwritten(plan: Plan) -> None:
 
     Its own padding belongs to it. A product's values lie side by side, as it writes them.
     """
-    written = {plan.embed.out: -1}
+    written = {plan.begin.out: -1}
     for index, item in enumerate(plan.items):
         written.update(dict.fromkeys(writes(item), index))
         outs = [plan.places[value] for value in writes(item)]

@@ -397,3 +397,36 @@ def test_an_unclear_template_is_refused(tmp_path: Path, value: object) -> None:
         template_of_directory(tmp_path)
     with pytest.raises(TemplateRefusal, match="must be a string"):
         template_of_gguf({"tokenizer.chat_template": value})
+
+
+PARTS = (
+    "{% for m in messages %}<{{ m.role }}>"
+    "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        PARTS,
+        "{% if messages[0].content is string %}{{ raise_exception('parts!') }}{% endif %}" + PARTS,
+    ],
+)
+def test_a_template_that_sees_parts_alone_is_given_texts_as_parts(source: str) -> None:
+    """It would pass over a string letter by letter, and print nothing of it."""
+    assert render(source) == "<user>Hi <b>é</b>"
+    chat: list[dict[str, object]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi <b>é</b>"},
+        {"role": "user", "content": []},
+    ]
+    rendered = render_chat(ChatTemplate(source, "", ""), chat)
+    assert rendered.text == "<system>Be brief.<user>Hi <b>é</b><user>"
+    assert not rendered.system_moved
+
+
+def test_a_template_that_takes_either_is_given_texts_as_they_are() -> None:
+    either = "{% if messages[0].content is string %}text{% else %}parts{% endif %}"
+    assert render(either + "{{ messages[0].content }}").startswith("text")
+    assert render(either) == "text"

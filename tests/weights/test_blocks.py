@@ -153,3 +153,13 @@ def test_what_is_no_weight_is_refused_by_name() -> None:
     plain = Tensor("norm", (1,), FORMATS["F32"], np.zeros((1, 4), np.uint8))
     with pytest.raises(CorruptFile, match="norm is F32, which is not quantized"):
         plain.unpack()
+
+
+@pytest.mark.parametrize("block_format", QUANTIZED, ids=named)
+def test_a_tensor_of_more_dimensions_is_a_matrix_of_longer_rows(block_format: BlockFormat) -> None:
+    width = 2 * block_format.block_values
+    tensor = Tensor("t", (2, 3, width), block_format, random_blocks(block_format, 6, 2, seed=0))
+    matrix = tensor.as_matrix()
+    assert matrix.shape == (2, 3 * width)
+    assert_same_bits(matrix.to_float32(), tensor.to_float32().reshape(2, -1))
+    assert matrix.as_matrix() is matrix

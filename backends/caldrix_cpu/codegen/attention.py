@@ -89,7 +89,7 @@ def _combine(records: int, segments: int, record_bytes: int, dim: int, out: int)
 
 
 @kernel
-def _softmax(scores: int, begin: int, end: int, first: int, last: int) -> tuple[float, float]:
+def softmax(scores: int, begin: int, end: int, first: int, last: int) -> tuple[float, float]:
     """Turns scores of positions ``begin`` to ``end`` into exponentials, in place.
 
     Those outside ``first`` to ``last`` are hidden: theirs are 0. Returns the largest score and the
@@ -222,7 +222,7 @@ def make_attend(value_bytes: int) -> Any:
             key += 16 * padded * value_bytes
         for lane in range(group):
             last = start + (first + lane) // shared_by if lane < count else -1
-            largest, total = _softmax(
+            largest, total = softmax(
                 scores + lane * _SCORE_STRIDE, begin, end, max(last - window + 1, 0), last
             )
             target = sums + lane * record_bytes + 4 * padded

@@ -277,6 +277,14 @@ def store_bfloats(e: Emitter, address: ir.Value, x: ir.Value) -> None:
     e.store(address, e.b.trunc(upper, vector(I16, LANES)), 2)
 
 
+@instruction(types.void, types.int64, FLOATS, FLOATS)
+def store_bfloat_pairs(e: Emitter, address: ir.Value, x: ir.Value, y: ir.Value) -> None:
+    """Sixteen pairs of bfloat16, one of each, rounded to nearest even."""
+    low = e.b.lshr(e.bfloat_bits(x), e.int_constant(16, LANES))
+    high = e.b.and_(e.bfloat_bits(y), e.int_constant(0xFFFF0000, LANES))
+    e.store(address, e.b.or_(low, high), 4)
+
+
 @instruction(types.int64, types.int64)
 def fetch_and_increment(e: Emitter, address: ir.Value) -> ir.Value:
     """The value at an address before one was added to it, atomically."""

@@ -24,6 +24,7 @@ from caldrix_cpu.codegen.lanes import (
     Floats,
     fetch_and_increment,
     float_of_bits,
+    fma,
     load,
     load_acquire,
     load_float,
@@ -33,6 +34,7 @@ from caldrix_cpu.codegen.lanes import (
     square_root_of,
     store,
     store_float,
+    sum_lanes,
 )
 from caldrix_cpu.codegen.team import await_step, barrier
 from caldrix_cpu.codegen.values import field, row_in, thread_scratch
@@ -360,6 +362,56 @@ def _add(header: int, record: int, thread: int, first: int, last: int, small: in
 
 
 @kernel
+def _add_table(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
+    width, table = field(record, tape.WIDTH), field(record, tape.OTHER)
+    for token in range(first, last):
+        x = row_in(header, thread, field(record, tape.X), token, small)
+        out = row_in(header, thread, field(record, tape.OUT), token, small)
+        entry = table + 4 * width * token
+        for column in range(0, width, 16):
+            store(out + 4 * column, load(x + 4 * column) + load(entry + 4 * column))
+
+
+@kernel
+def _activate(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
+    width, activation = field(record, tape.WIDTH), field(record, tape.ACTIVATION)
+    for token in range(first, last):
+        x = row_in(header, thread, field(record, tape.X), token, small)
+        out = row_in(header, thread, field(record, tape.OUT), token, small)
+        for column in range(0, width, 16):
+            store(out + 4 * column, activated(load(x + 4 * column), activation))
+        _pad(out, width)
+
+
+@kernel
+def _layer_norm(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
+    weight, bias = field(record, tape.NORM_WEIGHT), field(record, tape.NORM_BIAS)
+    width, eps = field(record, tape.NORM_WIDTH), float_of_bits(field(record, tape.NORM_EPS))
+    whole = width // 16 * 16
+    for token in range(first, last):
+        x = row_in(header, thread, field(record, tape.X), token, small)
+        out = row_in(header, thread, field(record, tape.OUT), token, small)
+        total = splat(float32(0.0))
+        for column in range(0, width, 16):
+            total = total + load(x + 4 * column)
+        mean = sum_lanes(total) / float32(width)
+        squares = splat(float32(0.0))
+        for column in range(0, whole, 16):
+            centred = load(x + 4 * column) - splat(mean)
+            squares = fma(centred, centred, squares)
+        variance = sum_lanes(squares)
+        for column in range(whole, width):
+            rest = load_float(x + 4 * column) - mean
+            variance += rest * rest
+        scale = splat(float32(1.0) / square_root_of(variance / float32(width) + eps))
+        for column in range(0, width, 16):
+            centred = (load(x + 4 * column) - splat(mean)) * scale
+            # Past the width both weight and bias are zero.
+            value = fma(centred, load(weight + 4 * column), load(bias + 4 * column))
+            store(out + 4 * column, value)
+
+
+@kernel
 def _select(
     header: int, record: int, thread: int, threads: int, small: int, small_after: int
 ) -> None:
@@ -397,7 +449,7 @@ def run(header: int, thread: int) -> None:
             _prefetch_next(header, record, thread, threads, tokens)
         elif operation == tape.PACK:
             _pack(header, record, thread, threads, tokens, small)
-        elif operation == tape.ATTEND:
+        elif operation == tape.ATTEND or operation == tape.ATTEND_ALL:
             call_attend(field(record, tape.FUNCTION), header, record, thread, counter)
         elif operation == tape.NORM:
             _norm(header, record, thread, first, last, small)
@@ -407,6 +459,12 @@ def run(header: int, thread: int) -> None:
             _gate(header, record, thread, first, last, small)
         elif operation == tape.ADD:
             _add(header, record, thread, first, last, small)
+        elif operation == tape.LAYER_NORM:
+            _layer_norm(header, record, thread, first, last, small)
+        elif operation == tape.ACTIVATE:
+            _activate(header, record, thread, first, last, small)
+        elif operation == tape.ADD_TABLE:
+            _add_table(header, record, thread, first, last, small)
         else:
             small_after = load_int(header + 8 * tape.SMALL_WANTED)
             _select(header, record, thread, threads, small, small_after)

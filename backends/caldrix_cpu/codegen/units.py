@@ -6,6 +6,7 @@ from numba import types
 
 from caldrix_cpu.codegen import step
 from caldrix_cpu.codegen.attention import make_attend
+from caldrix_cpu.codegen.attention_to_all import make_attend_all
 from caldrix_cpu.codegen.calls import ATTEND_ARGUMENTS
 from caldrix_cpu.codegen.kernel import ObjectCode, compile_object
 from caldrix_cpu.codegen.lookup import LOOKUP_ARGUMENTS, make_lookup
@@ -27,6 +28,10 @@ def compile_unit(name: str) -> ObjectCode:
             return compile_object(make_attend(2), ATTEND_ARGUMENTS)
         case ["attend", "f32"]:
             return compile_object(make_attend(4), ATTEND_ARGUMENTS)
+        case ["attend", "all", "bf16"]:
+            return compile_object(make_attend_all(exact=False), ATTEND_ARGUMENTS)
+        case ["attend", "all", "f32"]:
+            return compile_object(make_attend_all(exact=True), ATTEND_ARGUMENTS)
         case ["matmul", layout, *exact]:
             return compile_object(
                 make_matmul(LAYOUTS[layout], exact=exact == ["exact"]), MATMUL_ARGUMENTS

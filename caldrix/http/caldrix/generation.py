@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from caldrix.engine.engine import GenerationRequest
 from caldrix.errors import CaldrixError
@@ -15,6 +15,7 @@ from caldrix.http.caldrix.responses import Envelope, Shape
 from caldrix.http.encoding import encode_json
 from caldrix.http.errors import api_error
 from caldrix.http.exchange import Answer, EventStream
+from caldrix.http.images import PlacedImage
 from caldrix.http.service import Service
 from caldrix.http.sse import encode_event
 from caldrix.http.watch import RequestWatch, TokenCounts
@@ -53,8 +54,9 @@ async def answer(
     shape: Shape,
     prompt_field: str,
     watch: RequestWatch,
+    images: Sequence[PlacedImage] = (),
 ) -> Answer | EventStream:
-    """The answer to ``request``, whose ``prompt_field`` became ``prompt``.
+    """The answer to ``request``, whose ``prompt_field`` became ``prompt`` with ``images`` in it.
 
     Raises ApiError with the status of whatever went wrong; the events of a stream do so, too.
     """
@@ -67,7 +69,9 @@ async def answer(
         name=envelope.id,
     )
     assembler = TextAssembler(service.tokenizer, request.stop)
-    parts = _generate(service, generation_request, assembler, prompt_field, envelope.id, watch)
+    parts = _generate(
+        service, generation_request, images, assembler, prompt_field, envelope.id, watch
+    )
     if request.stream:
         return EventStream(_events(parts, envelope, request, watch), {ID_HEADER: envelope.id})
     return await _whole(parts, envelope, request)
@@ -125,6 +129,7 @@ def _encoder(envelope: Envelope, request: AnswerFields) -> Callable[[Part], byte
 async def _generate(
     service: Service,
     request: GenerationRequest,
+    images: Sequence[PlacedImage],
     assembler: TextAssembler,
     prompt_field: str,
     answer_id: str,
@@ -139,6 +144,11 @@ async def _generate(
         return taken
 
     try:
+        if images:
+            assert service.images is not None
+            request = evolve(
+                request, features=await service.images.features(images, request.prompt)
+            )
         async with service.engine.submit(request) as generation:
             watch.begin(answer_id, request, generation)
             while not assembler.stopped and (tokens := await generation.take()):

@@ -1,8 +1,8 @@
-"""The messages of a chat request: their shape, and their content as one text."""
+"""The messages of a chat request: their shape, and the parts of their content."""
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
 from caldrix.http.body import Path
 from caldrix.http.decoding import Invalid, spell
@@ -12,15 +12,26 @@ _CALLS = ("tool_calls", "function_call")
 
 
 @frozen
+class ImagePart:
+    """What stands for an image, not yet looked at, and where in the request."""
+
+    image_url: object = field(repr=False)
+    path: Path
+
+
+Part = str | ImagePart
+
+
+@frozen
 class Message:
-    """A message as a text model's chat template sees it."""
+    """A message: texts and images in their order."""
 
     role: str
-    content: str
+    parts: tuple[Part, ...] = field(repr=False)
 
 
 def read_messages(value: object) -> tuple[Message, ...]:
-    """The messages of a request to a text model. Raises Invalid with the path of the fault."""
+    """The messages of a request. Raises Invalid with the path of the fault."""
     if not isinstance(value, list):
         raise Invalid(f"must be an array of messages, got {spell(value)}")
     if not 1 <= len(value) <= MAX_MESSAGES:
@@ -41,23 +52,23 @@ def _read_message(value: object, path: Path) -> Message:
     return Message(role, _read_content(value.get("content"), (*path, "content")))
 
 
-def _read_content(value: object, path: Path) -> str:
+def _read_content(value: object, path: Path) -> tuple[Part, ...]:
     if isinstance(value, str):
-        return value
+        return (value,)
     if value is None:
         raise Invalid("is required: a string or an array of parts", path)
     if not isinstance(value, list) or not value:
         got = "an empty array" if value == [] else spell(value)
         raise Invalid(f"must be a string or an array of parts, got {got}", path)
-    return "\n".join(_read_part(part, (*path, index)) for index, part in enumerate(value))
+    return tuple(_read_part(part, (*path, index)) for index, part in enumerate(value))
 
 
-def _read_part(value: object, path: Path) -> str:
+def _read_part(value: object, path: Path) -> Part:
     if not isinstance(value, dict):
         raise Invalid(f"must be a content part, an object, got {spell(value)}", path)
     kind = value.get("type")
     if kind == "image_url":
-        raise Invalid("this model takes text only", path)
+        return ImagePart(value.get("image_url"), ("messages", *path))
     if kind != "text":
         got = f"got {spell(kind)}" if "type" in value else "it has none"
         raise Invalid(f"a content part's type must be text or image_url, {got}", path)
