@@ -16,8 +16,10 @@ from caldrix.models.program import (
     Activation,
     Add,
     Attend,
+    Convolve,
     Gate,
     KvCache,
+    Part,
     RmsNorm,
     Rope,
     Select,
@@ -26,12 +28,14 @@ from caldrix_cpu import tape
 from caldrix_cpu.arena import Arena, address
 from caldrix_cpu.kv_cache import Cache, CacheLayout
 from caldrix_cpu.library import Kernel
-from caldrix_cpu.plan import ByNumpy, Pack, Plan, Projection
+from caldrix_cpu.numpy_memory import StateArrays
+from caldrix_cpu.plan import ByNumpy, Columns, Delta, Pack, Plan, Projection
 from caldrix_cpu.rope_tables import RopeTable
+from caldrix_cpu.states import Remembering, kept_bytes, key_dim, state_shape
 from caldrix_cpu.tiles.layouts import TILE_ROWS, padded
 from caldrix_cpu.weights import Matrix, WeightStore
 
-_GATED = {
+_ACTIVATIONS = {
     Activation.SILU: tape.GATED_SILU,
     Activation.GELU_TANH: tape.GATED_GELU_TANH,
     Activation.SIGMOID: tape.GATED_SIGMOID,
@@ -49,6 +53,8 @@ class Tape:
     """By item."""
     caches: list[Cache] = field(factory=list)
     """Those that the tape writes."""
+    states: list[StateArrays] = field(factory=list)
+    """Those that the tape writes."""
     slots: int = 1
     """Packed activations that are needed at the same time."""
 
@@ -61,7 +67,9 @@ class Tape:
 def units_of(plan: Plan, kv_dtype: str) -> list[str]:
     """The kernels that a plan needs."""
     formats = {item.format.unit for item in plan.items if isinstance(item, Projection)}
-    return ["run", "work", f"attend-{kv_dtype}", *sorted(formats)]
+    by_themselves = {Convolve: "convolve", Delta: "delta"}
+    named = {by_themselves[type(item)] for item in plan.items if type(item) in by_themselves}
+    return ["run", "work", f"attend-{kv_dtype}", *sorted(named), *sorted(formats)]
 
 
 class Assembler:
@@ -111,11 +119,17 @@ class Assembler:
                     self._rope(record, item)
                 case Attend():
                     result.caches.append(self._attend(record, item))
+                case Part():
+                    self._part(record, item)
+                case Convolve():
+                    result.states.append(self._convolve(record, item))
+                case Delta():
+                    result.states.append(self._delta(record, item))
                 case Gate():
                     self._write(record, tape.GATE, item)
                     record[tape.X] = self._at(item.gate)
                     record[tape.OTHER] = self._at(item.up)
-                    record[tape.ACTIVATION] = _GATED[item.activation]
+                    record[tape.ACTIVATION] = _ACTIVATIONS[item.activation]
                 case Add():
                     self._write(record, tape.ADD, item)
                     record[tape.X], record[tape.OTHER] = self._at(item.a), self._at(item.b)
@@ -127,7 +141,7 @@ class Assembler:
                 case Activate():
                     self._write(record, tape.ACTIVATE, item)
                     record[tape.X], record[tape.WIDTH] = self._at(item.x), item.x.width
-                    record[tape.ACTIVATION] = _GATED[item.activation]
+                    record[tape.ACTIVATION] = _ACTIVATIONS[item.activation]
                 case AddTable():
                     self._write(record, tape.ADD_TABLE, item)
                     record[tape.X] = self._at(item.x)
@@ -179,7 +193,7 @@ class Assembler:
         record[tape.HALVES] = item.format.halves
         record[tape.BIAS] = self._weights.biases(item)
         record[tape.RESIDUAL] = tape.NO_VALUE if item.residual is None else self._at(item.residual)
-        record[tape.GATED] = tape.GATED_NOT if item.gate is None else _GATED[item.gate]
+        record[tape.GATED] = tape.GATED_NOT if item.gate is None else _ACTIVATIONS[item.gate]
         record[tape.TO_LOGITS] = item.to_logits
         record[tape.OUT] = tape.NO_VALUE if item.to_logits else self._at(item.outs[0])
         return matrix
@@ -234,6 +248,58 @@ class Assembler:
         record[tape.RING] = layout.ring
         record[tape.WINDOW] = _NO_WINDOW if cache.window is None else cache.window
         return Cache(layout, cache.window, keys, values)
+
+    def _part(self, record: Any, item: Part) -> None:
+        record[tape.OPERATION] = tape.PART
+        record[tape.X], record[tape.OUT] = self._at(item.x), self._at(item.out)
+        record[tape.GROUPS] = item.groups
+        record[tape.PART_COLUMNS] = item.out.width // item.groups
+        record[tape.GROUP_COLUMNS] = item.x.width // item.groups
+        record[tape.START] = item.start
+
+    def _convolve(self, record: Any, item: Convolve) -> StateArrays:
+        record[tape.OPERATION] = tape.CONVOLVE
+        record[tape.X], record[tape.OUT] = self._at(item.x), self._at(item.out)
+        record[tape.WIDTH] = item.x.width
+        record[tape.ACTIVATION] = _ACTIVATIONS[item.activation]
+        record[tape.TAPS] = item.taps
+        record[tape.TAP_WEIGHTS] = self._weights.taps(item)
+        record[tape.FUNCTION] = self._kernels["convolve"].address
+        return self._state(record, item)
+
+    def _delta(self, record: Any, item: Delta) -> StateArrays:
+        operation = item.operation
+        record[tape.OPERATION] = tape.DELTA_RULE
+        record[tape.OUT] = self._at(operation.out)
+        for name, columns in (
+            (tape.X, item.q),
+            (tape.KEYS, item.k),
+            (tape.VALUES, item.v),
+            (tape.DECAY, item.decay),
+            (tape.STRENGTH, item.strength),
+        ):
+            record[name] = self._from(columns)
+        record[tape.HEADS] = operation.heads
+        record[tape.KEY_HEADS] = operation.key_heads
+        record[tape.KEY_DIM] = key_dim(operation)
+        record[tape.VALUE_DIM] = operation.v.width // operation.heads
+        record[tape.TILED] = operation.tiled
+        record[tape.SCALE] = float_bits(operation.scale)
+        record[tape.UNIT_EPS] = float_bits(operation.eps)
+        record[tape.RATES] = self._weights.rates(operation)
+        record[tape.RATE_BIASES] = self._weights.vector(operation.rate_bias, operation.heads)
+        record[tape.FUNCTION] = self._kernels["delta"].address
+        return self._state(record, operation)
+
+    def _from(self, columns: Columns) -> int:
+        """A value's columns from one on, as a tape writes them."""
+        return self._at(columns.x) + 2 * 4 * columns.start
+
+    def _state(self, record: Any, operation: Remembering) -> StateArrays:
+        size = kept_bytes(operation)
+        state = self._cache_memory.take(self._rows * size)
+        record[tape.STATE], record[tape.STATE_BYTES] = address(state), size
+        return StateArrays(state.view(np.float32).reshape(self._rows, *state_shape(operation)))
 
     def _attend_all(self, record: Any, item: AttendAll) -> None:
         """Keys and values of all such operations use the same memory, one after another."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from caldrix.models.lane import LaneOptions, LaneUnavailable
-from caldrix.models.program import Attend, Program
+from caldrix.models.program import Attend, Convolve, DeltaRule, Program
 from caldrix.weights.cache import cache_root
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu import tape
@@ -24,6 +24,7 @@ from caldrix_cpu.numpy_attention import cache_bytes
 from caldrix_cpu.numpy_memory import state_bytes
 from caldrix_cpu.plan import COMPILED, ByNumpy, Plan, make_plan
 from caldrix_cpu.runs import MOST_TOKENS
+from caldrix_cpu.states import kept_bytes, remembering
 from caldrix_cpu.step_memory import StepMemory
 from caldrix_cpu.tape_executor import TapeExecutor
 from caldrix_cpu.team import running_team
@@ -72,8 +73,9 @@ def tape_executor(
         if options.weight_budget is not None and weight_bytes > options.weight_budget:
             spill = stack.enter_context(_spill_arena(weight_bytes))
         store = WeightStore(weights, memory, options.weight_budget, spill)
+        size = bytes_of(caches, options.rows) + options.rows * _compiled_state_bytes(plan)
         # In small pages: huge ones would make most of a row resident with its first token.
-        cache_memory = stack.enter_context(Arena(bytes_of(caches, options.rows), huge=False))
+        cache_memory = stack.enter_context(Arena(size, huge=False))
         assembler = Assembler(
             program.caches, plan, store, caches, cache_memory, kernels,
             options.context, options.rows, f"attend-{kv_dtype}",
@@ -137,14 +139,23 @@ def _require(
 
 def _row_bytes(program: Program, plan: Plan, context: int, kv_dtype: str) -> int:
     """Bytes of a row's caches and states."""
-    by_numpy = {
-        item.operation.cache
-        for item in plan.items
-        if isinstance(item, ByNumpy) and isinstance(item.operation, Attend)
-    }
-    return state_bytes(program) + sum(
-        cache_bytes(cache, context)
-        if index in by_numpy
-        else bytes_of([layout_of(cache, context, MOST_TOKENS, kv_dtype)], rows=1)
-        for index, cache in enumerate(program.caches)
+    by_numpy = [item.operation for item in plan.items if isinstance(item, ByNumpy)]
+    attending = {each.cache for each in by_numpy if isinstance(each, Attend)}
+    states = [
+        program.states[each.state] for each in by_numpy if isinstance(each, Convolve | DeltaRule)
+    ]
+    return (
+        _compiled_state_bytes(plan)
+        + state_bytes(states)
+        + sum(
+            cache_bytes(cache, context)
+            if index in attending
+            else bytes_of([layout_of(cache, context, MOST_TOKENS, kv_dtype)], rows=1)
+            for index, cache in enumerate(program.caches)
+        )
     )
+
+
+def _compiled_state_bytes(plan: Plan) -> int:
+    """Bytes of a row's states, but for those of operations by numpy."""
+    return sum(map(kept_bytes, remembering(plan)))

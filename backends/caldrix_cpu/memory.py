@@ -47,7 +47,9 @@ def float32_needs(program: Program, rows: int) -> Needs:
 
 def row_bytes(program: Program, context: int) -> int:
     """Bytes of a row's states, and of its KV caches in float32, windowed layers kept in full."""
-    return state_bytes(program) + sum(cache_bytes(cache, context) for cache in program.caches)
+    return state_bytes(program.states) + sum(
+        cache_bytes(cache, context) for cache in program.caches
+    )
 
 
 def available_memory() -> int | None:

@@ -1,4 +1,4 @@
-"""The gated delta rule in numpy: token by token, or in chunks.
+"""The gated delta rule in numpy: in chunks of tokens, or one by itself.
 
 A chunk is computed from products of matrices (Yang, Kautz and Hatamizadeh, 2024). With ``g[t]``
 the logarithm of a token's decay and ``G[t]`` its sum from the chunk's first token on, the state
@@ -27,16 +27,13 @@ _UP_TO = np.tri(CHUNK, dtype=np.bool_)
 class GatedDeltaRule:
     """One `DeltaRule`, with its decays' ``rates`` and ``biases``, both ``[heads]``."""
 
-    def __init__(
-        self, operation: DeltaRule, rates: Float32, biases: Float32, *, chunked: bool
-    ) -> None:
+    def __init__(self, operation: DeltaRule, rates: Float32, biases: Float32) -> None:
         self._key_heads = operation.key_heads
         self._scale, self._eps = np.float32(operation.scale), np.float32(operation.eps)
         self._rates, self._biases = rates, biases
         heads = np.arange(operation.heads)
         group = operation.heads // operation.key_heads
         self._key_head = heads % operation.key_heads if operation.tiled else heads // group
-        self._most = CHUNK if chunked else 1
 
     def __call__(
         self, q: Float32, k: Float32, v: Float32, decay: Float32, strength: Float32, state: Float32
@@ -51,8 +48,8 @@ class GatedDeltaRule:
         logs: Float32 = (-self._rates * np.logaddexp(np.float32(0), decay + self._biases)).T
         strengths: Float32 = (np.float32(1) / (np.float32(1) + np.exp(-strength))).T
         out = np.empty((len(v), *values.shape[::2]), np.float32)
-        for first in range(0, len(v), self._most):
-            part = slice(first, first + self._most)
+        for first in range(0, len(v), CHUNK):
+            part = slice(first, first + CHUNK)
             chunk = q[:, part], k[:, part], values[:, part], logs[:, part], strengths[:, part]
             by_head = _token(*chunk, state) if chunk[0].shape[1] == 1 else _chunk(*chunk, state)
             out[part] = by_head.swapaxes(0, 1)

@@ -41,7 +41,7 @@ class NumpyExecutor:
         self.rewinds = not program.states
         self._kernels = kernels
         self._width = program.operations[0].out.width
-        self._rows = Rows(memory.caches, memory.states, options.rows)
+        self._rows = Rows([*memory.caches.values()], [*memory.states.values()], options.rows)
         self._registers = len(program.operations)
         self._options = options
 
@@ -103,7 +103,7 @@ def numpy_executor(
     LaneUnavailable for a model or a context that memory can't hold.
     """
     require_memory(float32_needs(program, options.most_rows), options, available_memory())
-    memory = RowMemory.allocate(program, options.rows, options.context)
+    memory = RowMemory.allocate(program, program.operations, options.rows, options.context)
     kernels = compile_kernels(program, weights, options, memory)
     executor = NumpyExecutor(program, kernels, memory, options)
     del memory

@@ -51,15 +51,11 @@ class Kernel:
     dead: tuple[int, ...]
 
 
-REPRODUCIBLE: frozenset[type] = frozenset({Part, Convolve, DeltaRule})
-"""The operations that `compile_operation` computes for each token by itself, in one order."""
-
-
 def compile_kernels(
     program: Program, weights: Mapping[str, Tensor], options: LaneOptions, memory: RowMemory
 ) -> list[Kernel]:
     """The kernels of a Program in order, with their weights decoded."""
-    return _Compiler(program, weights, options, memory, chunked=True).compile()
+    return _Compiler(program, weights, options, memory).compile()
 
 
 def compile_operation(
@@ -70,7 +66,7 @@ def compile_operation(
     operation: Operation,
 ) -> Run:
     """One operation of a Program by itself, with its weights."""
-    return _Compiler(program, weights, options, memory, chunked=False).one(operation)
+    return _Compiler(program, weights, options, memory).one(operation)
 
 
 class _Compiler:
@@ -80,15 +76,12 @@ class _Compiler:
         weights: Mapping[str, Tensor],
         options: LaneOptions,
         memory: RowMemory,
-        *,
-        chunked: bool,
     ) -> None:
         self._program = program
         self._weights = weights
         self._rotations: dict[tuple[tuple[float, ...], bool], Rotation] = {}
         self._context = options.context
         self._memory = memory
-        self._chunked = chunked
 
     def compile(self) -> list[Kernel]:
         groups = _grouped(self._program.operations)
@@ -184,7 +177,6 @@ class _Compiler:
             operation,
             np.exp(rates) if operation.in_log else -rates,
             self._weights[operation.rate_bias].to_float32(),
-            chunked=self._chunked,
         )
         state, out = self._memory.states[operation.state], operation.out.index
         arguments = [value.index for value in inputs(operation)]

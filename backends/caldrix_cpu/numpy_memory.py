@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
 from attrs import frozen
 
 from caldrix.models.lane import Slice
-from caldrix.models.program import Program, State
+from caldrix.models.program import Attend, Convolve, DeltaRule, Operation, Program, State
 from caldrix.weights.tensor import Float32
 from caldrix_cpu.numpy_attention import CacheArrays
 
@@ -40,25 +40,29 @@ class StateArrays:
 
 @frozen(eq=False)
 class RowMemory:
-    """All that numpy kernels keep of a Program's rows."""
+    """All that numpy kernels keep of a Program's rows, by its caches' and states' numbers."""
 
-    caches: tuple[CacheArrays, ...]
-    """None where no attention is by numpy."""
-    states: tuple[StateArrays, ...]
+    caches: Mapping[int, CacheArrays]
+    states: Mapping[int, StateArrays]
 
     @classmethod
-    def allocate(cls, program: Program, rows: int, context: int, *, attends: bool = True) -> Self:
-        """Zeroed; the system gives the memory as it is first written.
+    def allocate(
+        cls, program: Program, operations: Iterable[Operation], rows: int, context: int
+    ) -> Self:
+        """Zeroed, for those of a Program's operations that numpy runs.
 
-        Without ``attends`` others keep the keys and values.
+        The system gives the memory as it is first written.
         """
-        caches = program.caches if attends else ()
-        return cls(
-            tuple(CacheArrays.allocate(cache, rows, context) for cache in caches),
-            tuple(StateArrays.allocate(state, rows) for state in program.states),
-        )
+        caches, states = {}, {}
+        for operation in operations:
+            match operation:
+                case Attend(cache=number):
+                    caches[number] = CacheArrays.allocate(program.caches[number], rows, context)
+                case Convolve(state=number) | DeltaRule(state=number):
+                    states[number] = StateArrays.allocate(program.states[number], rows)
+        return cls(caches, states)
 
 
-def state_bytes(program: Program) -> int:
+def state_bytes(states: Iterable[State]) -> int:
     """Bytes of one row's states."""
-    return sum(4 * math.prod(state.shape) for state in program.states)
+    return sum(4 * math.prod(state.shape) for state in states)

@@ -6,7 +6,8 @@ work of several:
 - projections of one input, in one weight format, are one product;
 - a gate and its two projections are one product whose tiles alternate;
 - an addition right after a projection is done as the projection is written;
-- a norm that only projections read happens as their input is packed.
+- a norm that only projections read happens as their input is packed;
+- columns that only the delta rule reads are read where they lie.
 
 An operation that the tape lacks runs in numpy between two parts of the tape.
 """
@@ -31,11 +32,14 @@ from caldrix.models.program import (
     Activation,
     Add,
     Attend,
+    Convolve,
+    DeltaRule,
     Embed,
     Gate,
     Linear,
     Logits,
     Operation,
+    Part,
     Program,
     RmsNorm,
     Rope,
@@ -46,7 +50,20 @@ from caldrix.models.program import (
 from caldrix_cpu.formats import Format
 
 COMPILED: frozenset[type] = frozenset(
-    {Embed, RmsNorm, Linear, Rope, Attend, Gate, Add, Select, Logits}
+    {
+        Embed,
+        RmsNorm,
+        Linear,
+        Rope,
+        Attend,
+        Part,
+        Convolve,
+        DeltaRule,
+        Gate,
+        Add,
+        Select,
+        Logits,
+    }
 )
 """The operations that the tape has."""
 
@@ -93,6 +110,26 @@ class Projection:
 
 
 @frozen
+class Columns:
+    """A value from a column on, as wide as its reader knows."""
+
+    x: Value
+    start: int = 0
+
+
+@frozen
+class Delta:
+    """The delta rule, and where each of its inputs lies."""
+
+    operation: DeltaRule
+    q: Columns
+    k: Columns
+    v: Columns
+    decay: Columns
+    strength: Columns
+
+
+@frozen
 class ByNumpy:
     """An operation that the tape lacks."""
 
@@ -105,6 +142,9 @@ Item: TypeAlias = (
     | RmsNorm
     | Rope
     | Attend
+    | Part
+    | Convolve
+    | Delta
     | Gate
     | Add
     | Select
@@ -176,6 +216,7 @@ class _Planner:
                 self._readers.setdefault(value, []).append(operation)
         self._done: set[int] = set()
         self._norms: dict[Value, RmsNorm] = {}
+        self._parts: dict[Value, Part] = {}
         self._items: list[Item] = []
 
     def plan(self) -> Plan:
@@ -204,7 +245,11 @@ class _Planner:
                 self._items.append(self._logits(operation, pack))
             case RmsNorm() if self._only_projections_read(operation):
                 self._norms[operation.out] = operation
-            case RmsNorm() | Rope() | Attend() | Gate() | Add() | Select():
+            case Part() if self._only_delta_rules_read(operation):
+                self._parts[operation.out] = operation
+            case DeltaRule():
+                self._items.append(Delta(operation, *map(self._columns, inputs(operation))))
+            case RmsNorm() | Rope() | Attend() | Part() | Convolve() | Gate() | Add() | Select():
                 self._items.append(operation)
             case _:
                 raise AssertionError(f"a second embedding: {operation}")
@@ -219,6 +264,20 @@ class _Planner:
                 for reader in readers
             )
         )
+
+    def _only_delta_rules_read(self, part: Part) -> bool:
+        readers = self._readers.get(part.out, [])
+        return (
+            part.groups == 1
+            and bool(readers)
+            and all(
+                isinstance(reader, DeltaRule) and DeltaRule in self._compiled for reader in readers
+            )
+        )
+
+    def _columns(self, value: Value) -> Columns:
+        part = self._parts.get(value)
+        return Columns(value) if part is None else Columns(part.x, part.start)
 
     def _add_projections(self, x: Value) -> None:
         """All projections of ``x``: first those of a gate, then the others by format."""
@@ -330,6 +389,9 @@ def reads(item: Item) -> tuple[Value, ...]:
             return (item.x,)
         case Projection():
             return () if item.residual is None else (item.residual,)
+        case Delta():
+            sources = (item.q, item.k, item.v, item.decay, item.strength)
+            return tuple(dict.fromkeys(source.x for source in sources))
         case ByNumpy():
             return inputs(item.operation)
         case _:
@@ -343,7 +405,7 @@ def writes(item: Item) -> tuple[Value, ...]:
             return ()
         case Projection():
             return () if item.to_logits else item.outs
-        case ByNumpy():
+        case Delta() | ByNumpy():
             return (item.operation.out,)
         case _:
             return (item.out,)
@@ -351,7 +413,7 @@ def writes(item: Item) -> tuple[Value, ...]:
 
 def _is_shared(item: Item) -> bool:
     """Whether threads divide an item's columns, so that each needs what the others wrote."""
-    return isinstance(item, Projection | Attend | AttendAll)
+    return isinstance(item, Projection | Attend | AttendAll | Convolve | Delta)
 
 
 def _place(plan: Plan) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from caldrix.models.lane import LaneOptions
-from caldrix.models.program import Attend, Program, Value
+from caldrix.models.program import Attend, DeltaRule, Program, Value
 from caldrix.weights.tensor import Float32
 from caldrix_cpu import tape
 from caldrix_cpu.arena import Arena, address
@@ -16,6 +16,7 @@ from caldrix_cpu.assemble import Tape, pack_columns
 from caldrix_cpu.kv_cache import CacheLayout
 from caldrix_cpu.plan import Pack, Plan
 from caldrix_cpu.runs import MOST_TOKENS, Run
+from caldrix_cpu.states import key_dim
 from caldrix_cpu.team import Header
 from caldrix_cpu.tiles.layouts import BLOCK, LINE, TILE_ROWS, padded
 
@@ -52,7 +53,8 @@ class StepMemory:
         own_local = 4 * local * (SMALL_TOKENS + _PADDING)
         segments = -(-options.context // tape.SEGMENT)
         scratch, partials = _attention_bytes(program, caches, options.rows, segments)
-        scratch = padded(tape.ROOM + max(scratch, 2 * 4 * TILE_ROWS * tokens), LINE)
+        scratch = max(scratch, _delta_bytes(program), 2 * 4 * TILE_ROWS * tokens)
+        scratch = padded(tape.ROOM + scratch, LINE)
         counters = LINE * threads * len(plan.items)
         sizes = [
             4 * shared * tokens,
@@ -76,6 +78,7 @@ class StepMemory:
         self._rows = np.zeros(tokens, np.int64)
         self._wanted = np.zeros(tokens, np.int64)
         self._units = np.zeros((tokens, tape.UNIT_SIZE), np.int64)
+        self._slices = np.zeros((tokens, tape.UNIT_SIZE), np.int64)
         self._logits = np.empty((_PADDING, self._vocab), np.float32)
         self._logits_address = address(self._logits)
         sync = address(blocks[8])
@@ -102,6 +105,7 @@ class StepMemory:
             tape.ROWS: address(self._rows),
             tape.WANTED_TOKENS: address(self._wanted),
             tape.UNITS: address(self._units),
+            tape.SLICES: address(self._slices),
             tape.LOGITS_STRIDE: 4 * self._vocab,
         }.items():
             header[field] = value
@@ -140,7 +144,7 @@ class StepMemory:
         self._row = logits_row
         self._counters.fill(0)
         first = unit = wanted = longest = last_position = 0
-        for each in run.slices:
+        for index, each in enumerate(run.slices):
             count, start = len(each.tokens), each.start
             end = first + count
             if count == 1:
@@ -148,6 +152,7 @@ class StepMemory:
             else:
                 positions[first:end] = np.arange(start, start + count)
                 rows[first:end] = each.row
+            self._slices[index] = first, count, each.row, start
             for token in range(end - each.wanted, end):
                 self._wanted[wanted] = token
                 wanted += 1
@@ -161,6 +166,7 @@ class StepMemory:
             first = end
         header[tape.WANTED] = run.wanted
         header[tape.UNIT_COUNT] = unit
+        header[tape.SLICE_COUNT] = len(run.slices)
         header[tape.LONGEST_SLICE] = longest
         header[tape.SEGMENTS] = last_position // tape.SEGMENT + 1
         header[tape.LOGITS] = self._logits_address + 4 * self._vocab * logits_row
@@ -196,3 +202,12 @@ def _attention_bytes(
     record = 4 * (dim + tape.SEGMENT_TAIL)
     scratch = _PADDING * (4 * tape.SEGMENT + 4 * dim + record * (1 + segments))
     return scratch, min(rows, MOST_TOKENS) * heads * segments * record
+
+
+def _delta_bytes(program: Program) -> int:
+    """Bytes of a thread's scratch."""
+    dims = [key_dim(each) for each in program.operations if isinstance(each, DeltaRule)]
+    if not dims:
+        return 0
+    token = 2 * padded(max(dims), TILE_ROWS) + tape.DELTA_FACTORS
+    return 4 * (tape.DELTA_TOKENS * token + tape.DELTA_SUMS)

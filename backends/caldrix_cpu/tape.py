@@ -16,12 +16,8 @@ RECORD = 24
 NO_VALUE = -1
 
 # Operations
-PACK, LINEAR, NORM, ROPE, ATTEND, GATE, ADD, SELECT = range(8)
-LAYER_NORM, ACTIVATE, ADD_TABLE, ATTEND_ALL = range(8, 12)
-OPERATION_NAMES = (
-    *("pack", "linear", "norm", "rope", "attend", "gate", "add", "select"),
-    *("layer norm", "activate", "add table", "attend all"),
-)
+PACK, LINEAR, NORM, ROPE, ATTEND, GATE, ADD, SELECT, PART, CONVOLVE, DELTA_RULE = range(11)
+LAYER_NORM, ACTIVATE, ADD_TABLE, ATTEND_ALL = range(11, 15)
 
 # Fields of every operation
 OPERATION = 0
@@ -62,6 +58,20 @@ NORM_BIAS = 10
 
 # ATTEND_ALL: HEADS, HEAD_DIM, KEYS, VALUES, PADDED_DIM, SCALE, FUNCTION, KEY_CACHE, VALUE_CACHE and
 # HEAD_BYTES as for ATTEND; it keeps nothing in them past its own end
+# PART: GROUPS as above
+PART_COLUMNS, GROUP_COLUMNS, START = range(4, 7)
+"""Columns that are taken of each group, columns of a group, and the first that is taken."""
+
+# CONVOLVE: WIDTH, ACTIVATION and FUNCTION as above
+TAPS, TAP_WEIGHTS = range(7, 9)
+
+# DELTA_RULE: HEADS, KEYS, VALUES, SCALE and FUNCTION as above; X is the queries
+KEY_DIM, KEY_HEADS, TILED, UNIT_EPS = 5, 8, 9, 19
+VALUE_DIM, DECAY, STRENGTH, RATES, RATE_BIASES = range(14, 19)
+
+# CONVOLVE and DELTA_RULE
+STATE, STATE_BYTES = range(12, 14)
+"""Where row 0's state begins, and bytes from row to row."""
 
 # The header of a step, int64
 (
@@ -96,17 +106,19 @@ NORM_BIAS = 10
     WANTED_TOKENS,
     UNITS,
     UNIT_COUNT,
+    SLICES,
+    SLICE_COUNT,
     LONGEST_SLICE,
     SEGMENTS,
     PARTIALS,
     GENERATION,
     STOPPED,
     HEADER_SIZE,
-) = range(37)
+) = range(39)
 
 UNIT_TOKEN, UNIT_TOKENS, UNIT_ROW, UNIT_START = range(4)
-"""A run of tokens of one row that attend together: the first, how many, their row, the first one's
-position."""
+"""A run of tokens of one row that attend together, or a whole slice: the first, how many, their
+row, the first one's position."""
 UNIT_SIZE = 4
 
 SEGMENT = 128
@@ -115,6 +127,13 @@ SEGMENT_TAIL = 16
 """Floats beside a segment's values: its largest score, its sum, and padding to a cache line."""
 ROOM = 64
 """Bytes at the beginning of a thread's scratch for small things."""
+
+DELTA_TOKENS = 32
+"""Tokens whose queries and keys are made ready before they are taken into a delta rule's state."""
+DELTA_FACTORS = 16
+"""Floats beside a token's query and key: its decay, its strength, the product of both, padding."""
+DELTA_SUMS = 6 * 16
+"""Floats that a delta rule sums up in: what two tiles hold of key and query, and are given."""
 
 MOST_THREADS = 255
 """A generation is ``256 * number of the step + threads``."""

@@ -9,14 +9,14 @@ import numpy as np
 from attrs import frozen
 
 from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice, Snapshot
-from caldrix.models.program import Attend, Program, Select, inputs
+from caldrix.models.program import Program, Select, inputs
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import tape
 from caldrix_cpu.arena import Arena, address
 from caldrix_cpu.assemble import Tape
 from caldrix_cpu.backoff import ThreadChoice
 from caldrix_cpu.embeddings import Embeddings
-from caldrix_cpu.numpy_kernels import REPRODUCIBLE, compile_operation
+from caldrix_cpu.numpy_kernels import compile_operation
 from caldrix_cpu.numpy_memory import RowMemory
 from caldrix_cpu.numpy_step import Step, check_features
 from caldrix_cpu.plan import ByNumpy, Plan
@@ -75,19 +75,16 @@ class TapeExecutor:
         self._run_kernel = run
         self._left = False
         self._spill = spill
-        by_numpy = {type(each.operation) for each in plan.items if isinstance(each, ByNumpy)}
-        # Other sums by numpy differ with their company.
-        self.reproducible = by_numpy <= REPRODUCIBLE
-        self._numpy_memory = RowMemory.allocate(
-            program, options.rows, options.context, attends=Attend in by_numpy
-        )
-        self._rows = Rows(
-            tape_.caches, self._numpy_memory.states, options.rows, reusable=self.reproducible
-        )
+        by_numpy = [each.operation for each in plan.items if isinstance(each, ByNumpy)]
+        # Sums by numpy differ with their company.
+        self.reproducible = not by_numpy
+        self._numpy_memory = RowMemory.allocate(program, by_numpy, options.rows, options.context)
+        states = [*tape_.states, *self._numpy_memory.states.values()]
+        self._rows = Rows(tape_.caches, states, options.rows, reusable=self.reproducible)
         self.threads = team.size
         self._threads = ThreadChoice(team.size)
         self._parts = self._make_parts(program, weights)
-        self._always_large = any(isinstance(item, ByNumpy) for item in plan.items)
+        self._always_large = bool(by_numpy)
 
     @property
     def by_numpy(self) -> tuple[str, ...]:
@@ -152,6 +149,8 @@ class TapeExecutor:
         """Ends its use: its memory is about to go."""
         self._left = True
         self._tape.caches.clear()
+        self._tape.states.clear()
+        self._rows = Rows((), (), self._options.rows)
 
     def _check_present(self) -> None:
         if self._left:

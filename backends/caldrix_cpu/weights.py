@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from attrs import frozen
 
+from caldrix.models.program import Convolve, DeltaRule
 from caldrix.weights.blocks import UInt8
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import aligned
@@ -101,9 +102,21 @@ class WeightStore:
                 np.zeros(rows, np.float32) if bias is None else self._tensors[bias].to_float32()
             )
             parts.append(padded_vector(values))
-        together = np.concatenate(parts)
-        self._kept.append(together)
-        return address(together)
+        return self._keep(np.concatenate(parts))
+
+    def taps(self, operation: Convolve) -> int:
+        """The address of a convolution's weights, ``[taps][width]``, padded to whole vectors."""
+        weight = self._tensors[operation.weight].to_float32().reshape(-1, operation.taps)
+        return self._keep(np.stack([padded_vector(tap) for tap in weight.T]))
+
+    def rates(self, operation: DeltaRule) -> int:
+        """The address of a delta rule's rates, ``[heads]``."""
+        rates = self._tensors[operation.rate].to_float32()
+        return self._keep(np.exp(rates) if operation.in_log else -rates)
+
+    def _keep(self, values: Float32) -> int:
+        self._kept.append(values)
+        return address(values)
 
     def _prepared(self, name: str, format_: Format) -> Tensor:
         """The tensor, quantized first where it is to be."""

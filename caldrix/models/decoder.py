@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.fields import Fields, UnsupportedModel
-from caldrix.models.program import Activation, KvCache, Program, ProgramBuilder, Value
+from caldrix.models.program import Activation, KvCache, Program, Value
 from caldrix.models.tensors import NamedTensors
 
 EMBEDDING = "model.embed_tokens.weight"

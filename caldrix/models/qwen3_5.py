@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from attrs import evolve, frozen
 
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.decoder import (
     ATTENTION_PROJECTIONS,
     EMBEDDING,
@@ -23,7 +24,7 @@ from caldrix.models.decoder import (
 )
 from caldrix.models.family import Family
 from caldrix.models.fields import Fields, UnsupportedModel
-from caldrix.models.program import Activation, Program, ProgramBuilder, Value
+from caldrix.models.program import Activation, Program, Value
 from caldrix.models.rope import frequencies_from_gguf, partial_frequencies
 from caldrix.models.tensors import NamedTensors
 from caldrix.models.windows import layer_types

@@ -13,8 +13,8 @@ import trio
 from caldrix.cli.chat import Chat, chat_loop
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.loading import TextModel
-from caldrix.models.program import ProgramBuilder
 from caldrix.text.template import ChatTemplate
 from tests.support import miniature
 from tests.support.scripted import ScriptedExecutor, endless, reply

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.lane import LaneError, LaneOptions, LaneUnavailable, Slice
-from caldrix.models.program import KvCache, Program, ProgramBuilder
+from caldrix.models.program import KvCache, Program
 from caldrix.weights.progress import SILENT, Unit
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu.arena import Arena

@@ -161,7 +161,7 @@ def test_every_format_and_family(kind: str, family: str) -> None:
 @pytest.mark.parametrize("variant", EXECUTABLE[1:], ids=named)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_variant(variant: Variant, kind: str) -> None:
-    for family, kv_dtype in (("gemma3", "f16"), ("llama", "f32")):
+    for family, kv_dtype in (("gemma3", "f16"), ("llama", "f32"), ("qwen3_5", "f16")):
         setting = Setting(family, kind, variant, kv_dtype)
         with setting.executor(threads=2) as executor:
             follow(executor, setting.possible(EVERYTHING), alone(setting))

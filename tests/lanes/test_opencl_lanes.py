@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.encoder_program import EncoderBuilder
 from caldrix.models.lane import LaneOptions, LaneUnavailable, available_lanes, find_lane
-from caldrix.models.program import ProgramBuilder
 from caldrix_opencl.devices import Device
 from caldrix_opencl.lane import HipLane, HostLane
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 from attrs import frozen
 
-from caldrix.models.program import Activation, KvCache, ProgramBuilder, Value
+from caldrix.models.builder import ProgramBuilder
+from caldrix.models.program import Activation, KvCache, Value
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu.variants import Variant
 from tests.support.compiled import (

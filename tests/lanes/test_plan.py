@@ -15,17 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.lane import LaneOptions
 from caldrix.models.program import (
     Activation,
     Add,
     Attend,
+    Convolve,
+    DeltaRule,
     Gate,
     KvCache,
     Linear,
     Logits,
+    Part,
     Program,
-    ProgramBuilder,
     RmsNorm,
     Rope,
     Select,
@@ -38,6 +41,8 @@ from caldrix_cpu.numpy_executor import numpy_executor
 from caldrix_cpu.plan import (
     COMPILED,
     ByNumpy,
+    Columns,
+    Delta,
     Item,
     Pack,
     Place,
@@ -47,7 +52,9 @@ from caldrix_cpu.plan import (
     reads,
     writes,
 )
+from tests.references import tiny
 from tests.support.compiled import BEST, Array, compiled, feed, float_tensor
+from tests.support.random_models import random_model
 
 VOCAB, CONTEXT = 48, 64
 WIDTHS = (16, 24, 48)
@@ -180,6 +187,44 @@ def test_a_norm_that_others_read_is_done_by_itself() -> None:
     assert kinds(make_plan(by_heads.logits(x, "head"), in_float32)).count(RmsNorm) == 1
 
 
+def delta(b: ProgramBuilder, q: Value, k: Value, v: Value, gates: Value) -> Value:
+    """The delta rule over heads of 8; each reads its decay and strength in ``gates``."""
+    heads = q.width // 8
+    decay, strength = b.part(gates, 0, heads), b.part(gates, gates.width - heads, heads)
+    return b.delta_rule(
+        (q, k, v), decay, strength, rate=f"rate.{heads}", rate_bias=f"rate.bias.{heads}",
+        key_heads=heads, scale=0.4, eps=1e-6,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lacking", [frozenset(), frozenset({DeltaRule})], ids=["all", "no rule"])
+def test_the_delta_rule_reads_columns_where_they_lie(lacking: frozenset[type]) -> None:
+    b = builder()
+    x = b.embed("embedding", 48)
+    q, k, shared, apart = (
+        b.part(x, 0, 16),
+        b.part(x, 20, 16),
+        b.part(x, 5, 16),
+        b.part(x, 0, 8, groups=2),
+    )
+    y = b.add(delta(b, q, k, shared, x), b.add(shared, apart))
+    plan = make_plan(ended(b, b.add(y, delta(b, q, k, apart, x))), in_float32, COMPILED - lacking)
+    if lacking:
+        assert kinds(plan).count(Part) == 8
+        return
+    # What others read too, and what is not one run of columns, is a value of its own.
+    assert [item.out for item in plan.items if isinstance(item, Part)] == [shared, apart]
+    first, second = [item for item in plan.items if isinstance(item, Delta)]
+    assert (first.q, first.k, first.v) == (Columns(x, 0), Columns(x, 20), Columns(shared))
+    assert (second.v, second.decay, second.strength) == (Columns(apart), Columns(x), Columns(x, 46))
+    assert set(reads(first)) == {x, shared}
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_nothing_of_any_family_is_done_by_numpy(family: str) -> None:
+    assert ByNumpy not in kinds(make_plan(random_model(family, "F32").program, in_float32))
+
+
 # Random programs
 
 
@@ -219,20 +264,46 @@ def programs(draw: st.DrawFn) -> Program:
         q, k = (b.rms_norm(each, f"norm.{x.width}", eps=1e-3) for each in (x, value(x.width)))
         return b.attend(q, k, value(x.width), cache, heads=heads, scale=0.3)
 
+    def convolved(x: Value) -> Value:
+        taps = draw(st.integers(1, 3))
+        return b.convolve(
+            x,
+            f"taps.{x.width}.{taps}",
+            (x.width, taps),
+            activation=draw(st.sampled_from(Activation)),
+        )
+
+    def parted(x: Value) -> Value:
+        groups, width = draw(st.sampled_from([(1, 16), (2, 8), (4, 4)]))
+        start = draw(st.integers(0, x.width // groups - width))
+        return b.part(x, start, groups * width // groups, groups=groups)
+
+    def remembered(x: Value) -> Value:
+        # Normalised, so that programs of many of them don't leave float32.
+        v = b.rms_norm(value(x.width), f"norm.{x.width}", eps=1e-3)
+        return delta(b, x, value(x.width), v, value())
+
+    by_position = {
+        "rope": positioned,
+        "attend": attended,
+        "convolve": convolved,
+        "delta": remembered,
+    }
+
     def choices(*, positions: bool) -> None:
         for _ in range(draw(st.integers(0, 8))):
             x = value()
-            kind = draw(st.sampled_from(["linear", "norm", "gate", "add", "rope", "attend"]))
+            kind = draw(st.sampled_from(["linear", "norm", "gate", "add", "part", *by_position]))
             if kind == "linear":
                 projected(x, draw(st.sampled_from(WIDTHS)))
             elif kind == "gate":
                 values.append(b.gate(x, value(x.width), draw(st.sampled_from(Activation))))
             elif kind == "add":
                 values.append(b.add(x, value(x.width)))
-            elif kind == "rope" and positions:
-                values.append(positioned(x))
-            elif kind == "attend" and positions:
-                values.append(attended(x))
+            elif kind == "part":
+                values.append(parted(x))
+            elif kind in by_position and positions:
+                values.append(by_position[kind](x))
             else:
                 values.append(normed(x))
 
@@ -320,7 +391,7 @@ def assert_threads_meet(plan: Plan) -> None:
         for value in reads(item):
             assert all(at < since or other != value for at, other in shared), item
             touched.append((value, plan.places[value]))
-        divided = isinstance(item, Projection | Attend)
+        divided = isinstance(item, Projection | Attend | Convolve | Delta)
         for value in writes(item):
             place = plan.places[value]
             assert place.local == (not divided)
@@ -372,12 +443,16 @@ def every_operation() -> Program:
     x = b.add(x, b.linear(b.attend(q, k, v, KvCache(3, 16), heads=3, scale=0.25), "o", 48))
     gate = b.gate(b.linear(x, "gate", 80), b.linear(x, "up", 80), Activation.GELU_TANH)
     x = b.add(x, b.linear(gate, "down", 48))
+    u = b.convolve(b.linear(x, "u", 96), "taps", (96, 1, 3), activation=Activation.SILU)
+    halves = b.part(u, 0, 24), b.part(u, 24, 24)
+    x = b.add(x, b.linear(delta(b, *halves, b.part(u, 48, 24), x), "r", 48))
     return b.logits(b.rms_norm(b.select(x), "norm", eps=1e-5), "head")
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    "removed", [RmsNorm, Rope, Attend, Gate, Add, Select, Linear, Logits, None]
+    "removed",
+    [RmsNorm, Rope, Attend, Part, Convolve, DeltaRule, Gate, Add, Select, Linear, Logits, None],
 )
 def test_what_the_tape_lacks_is_done_by_numpy(removed: type | None, threads: int) -> None:
     program = every_operation()

@@ -18,8 +18,9 @@ from attrs import define, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice
-from caldrix.models.program import Add, Attend, KvCache, Program, ProgramBuilder
+from caldrix.models.program import Add, Attend, KvCache, Program
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu.arena import Arena
 from caldrix_cpu.compiled import tape_executor
@@ -378,7 +379,7 @@ def memory_in_use() -> int:
     return mmap.PAGESIZE * int(Path("/proc/self/statm").read_text().split()[1])
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_5"])
 def test_no_request_makes_the_caches_grow(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arenas: list[Arena] = []
     enter = Arena.__enter__

@@ -15,13 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caldrix.models.lane import Executor, LaneError, LaneOptions, Slice
+from caldrix.models.program import Convolve, DeltaRule
 from caldrix_cpu.compiled import tape_executor
+from caldrix_cpu.embeddings import Embeddings
 from caldrix_cpu.numpy_executor import numpy_executor
+from caldrix_cpu.plan import COMPILED
 from tests.support.compiled import BEST, Array, feed
 from tests.support.random_models import random_model, tokens
 
 CONTEXT = 256
 LONG, OTHER = tokens(CONTEXT, seed=5), tokens(CONTEXT, seed=6)
+IN_A_STEP = {"numpy": (np, "logaddexp"), "compiled": (Embeddings, "write")}
+"""Something that is called after a step has begun."""
 by_either = pytest.mark.parametrize("kernels", ["numpy", "compiled"])
 
 
@@ -104,7 +109,7 @@ def test_a_row_of_a_failed_step_begins_anew(kernels: str, monkeypatch: pytest.Mo
         read(executor, 0, 0, LONG[:20])
         expected = read(executor, 1, 0, LONG[:30], wanted=1)
         with monkeypatch.context() as broken:
-            broken.setattr(np, "logaddexp", lambda *arguments: 1 / 0)
+            broken.setattr(*IN_A_STEP[kernels], lambda *arguments: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 read(executor, 0, 20, LONG[20:30])
         assert executor.resumable(0, 20) == 0
@@ -121,6 +126,26 @@ def test_states_take_the_memory_that_is_told(kernels: str) -> None:
     keys_and_values = 2 * 2 * 64 * CONTEXT * (4 if kernels == "numpy" else 2)
     with running(kernels) as executor:
         assert executor.row_bytes == states + keys_and_values
+
+
+@pytest.mark.parametrize("lacking", [Convolve, DeltaRule])
+def test_a_state_is_kept_once_by_who_changes_it(lacking: type) -> None:
+    model = random_model("qwen3_5", "F32")
+    options = LaneOptions(context=CONTEXT, rows=2, threads=1)
+    with tape_executor(
+        model.program, model.weights, options, BEST, COMPILED - {lacking}
+    ) as executor:
+        assert executor.by_numpy == (lacking.__name__,)
+        assert not executor.reproducible
+        by_numpy = read(executor, 0, 0, LONG[:40], wanted=1)
+        # What numpy sums up depends on company.
+        assert executor.resumable(0, 40) == 0
+        row_bytes = executor.row_bytes
+    with running("compiled") as executor:
+        assert executor.row_bytes == row_bytes
+        expected = read(executor, 0, 0, LONG[:40], wanted=1)
+    # Float32 in two orders of summation.
+    assert np.abs(by_numpy - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 @pytest.fixture(scope="module")

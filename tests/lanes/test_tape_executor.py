@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.lane import LaneError, LaneOptions, LaneUnavailable, Slice
-from caldrix.models.program import ProgramBuilder
 from caldrix_cpu import compiled as compiled_module
 from caldrix_cpu import tape_executor as tape_executor_module
 from caldrix_cpu.compiled import tape_executor

@@ -13,8 +13,8 @@ from pathlib import Path
 from unittest import mock
 
 from caldrix.cli.main import execute
+from caldrix.models.builder import ProgramBuilder
 from caldrix.models.loading import TextModel
-from caldrix.models.program import ProgramBuilder
 from caldrix.text.template import ChatTemplate
 from tests.support import miniature
 from tests.support.losing import loses_its_device

@@ -1,7 +1,8 @@
 """Compiles kernels to files: ``python -m caldrix_cpu.codegen.build VARIANT DIRECTORY UNIT...``
 
 A unit is ``run``, ``work``, ``attend-f16``, ``attend-f32``, ``attend-all-bf16``,
-``attend-all-f32``, ``matmul-LAYOUT``, ``matmul-LAYOUT-exact`` or ``lookup-LAYOUT``. Each becomes
+``attend-all-f32``, ``convolve``, ``delta``, ``matmul-LAYOUT``, ``matmul-LAYOUT-exact`` or
+``lookup-LAYOUT``. Each becomes
 ``DIRECTORY/UNIT.kernel``, and its name is printed when it is there. The compiler ends early if its
 standard input does.
 """

@@ -14,7 +14,8 @@ from caldrix_cpu.codegen.emit import I8, I32, I64, Emitter
 from caldrix_cpu.codegen.lanes import instruction
 from caldrix_cpu.codegen.matmul import MATMUL_ARGUMENTS
 
-ATTEND_ARGUMENTS = 4
+UNIT_ARGUMENTS = 4
+"""Of a kernel that the tape calls: header, record, thread and counter."""
 
 
 def _call(arguments: int) -> Any:
@@ -34,4 +35,4 @@ def _call(arguments: int) -> Any:
 
 
 call_matmul = _call(MATMUL_ARGUMENTS)
-call_attend = _call(ATTEND_ARGUMENTS)
+call_unit = _call(UNIT_ARGUMENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import float32
 
+from caldrix_cpu import tape
 from caldrix_cpu.codegen.kernel import kernel
 from caldrix_cpu.codegen.lanes import (
     Floats,
@@ -80,3 +81,32 @@ def gelu_tanh(x: Floats) -> Floats:
     u = fma(cube, splat(float32(0.044715)), x) * splat(float32(-1.5957691216057308))
     one = splat(float32(1.0))
     return _not_too_deep(x) / (one + exponential(u))
+
+
+@kernel
+def softplus(x: Floats) -> Floats:
+    """``log(1 + exp(x))``, within 3 ulp; NaN stays NaN.
+
+    It is ``max(x, 0) + log(1 + y)`` with ``y = exp(-abs(x))``, and the logarithm is
+    ``2 * artanh(z)`` with ``z = y / (2 + y)``: at most 1/3, so that eight terms of artanh's own
+    series are enough.
+    """
+    zero = splat(float32(0.0))
+    positive = larger(zero, x)
+    y = exponential(x - positive - positive)
+    z = y / (splat(float32(2.0)) + y)
+    square = z * z
+    series = splat(float32(1.0 / 15.0))
+    for power in (13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
+        series = fma(series, square, splat(float32(1.0 / power)))
+    return positive + (z + z) * series
+
+
+@kernel
+def activated(x: Floats, activation: int) -> Floats:
+    """The activation of a number that `caldrix_cpu.tape` gives it."""
+    if activation == tape.GATED_SILU:
+        return silu(x)
+    if activation == tape.GATED_SIGMOID:
+        return sigmoid(x)
+    return gelu_tanh(x)

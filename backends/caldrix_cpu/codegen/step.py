@@ -17,11 +17,10 @@ from caldrix_cpu.codegen.activations import (
     pack_q8,
     root_mean_square,
 )
-from caldrix_cpu.codegen.calls import call_attend, call_matmul
-from caldrix_cpu.codegen.functions import gelu_tanh, sigmoid, silu
+from caldrix_cpu.codegen.calls import call_matmul, call_unit
+from caldrix_cpu.codegen.functions import activated
 from caldrix_cpu.codegen.kernel import kernel
 from caldrix_cpu.codegen.lanes import (
-    Floats,
     fetch_and_increment,
     float_of_bits,
     fma,
@@ -37,7 +36,7 @@ from caldrix_cpu.codegen.lanes import (
     sum_lanes,
 )
 from caldrix_cpu.codegen.team import await_step, barrier
-from caldrix_cpu.codegen.values import field, row_in, thread_scratch
+from caldrix_cpu.codegen.values import copy_floats, field, pad, rounded_up, row_in, thread_scratch
 
 _GROUP = machine.TARGET.group
 _BLOCK = 32
@@ -48,12 +47,6 @@ _PIECES = 8
 _MOST_TILES = 16
 _PREFETCHED_LINES = 128
 _LINE = 64
-
-
-@kernel
-def rounded_up(value: int, multiple: int) -> int:
-    """The next multiple at or above a value."""
-    return (value + multiple - 1) // multiple * multiple
 
 
 @kernel
@@ -121,16 +114,6 @@ def _pack(header: int, record: int, thread: int, threads: int, tokens: int, smal
                 pack_bf16(x, weight, scale, columns, group, lane, base + begin * columns * 2, room)
             else:
                 pack_f32(x, weight, scale, columns, group, lane, base + begin * columns * 4)
-
-
-@kernel
-def activated(gate: Floats, activation: int) -> Floats:
-    """The activation of a number that `caldrix_cpu.tape` gives it."""
-    if activation == tape.GATED_SILU:
-        return silu(gate)
-    if activation == tape.GATED_SIGMOID:
-        return sigmoid(gate)
-    return gelu_tanh(gate)
 
 
 @kernel
@@ -290,7 +273,7 @@ def _norm(header: int, record: int, thread: int, first: int, last: int, small: i
             else:
                 _norm_part(x + begin, weight, width, eps, out + begin)
         if groups > 1:
-            _pad(out, groups * width)
+            pad(out, groups * width)
 
 
 @kernel
@@ -303,13 +286,6 @@ def _norm_part(x: int, weight: int, width: int, eps: float, out: int) -> None:
     for column in range(width):
         value = load_float(x + 4 * column) * scale * load_float(weight + 4 * column)
         store_float(out + 4 * column, value)
-
-
-@kernel
-def _pad(row: int, width: int) -> None:
-    """Zeros from a row's width to the end of its last vector."""
-    for column in range(width, rounded_up(width, 16)):
-        store_float(row + 4 * column, float32(0.0))
 
 
 @kernel
@@ -335,7 +311,7 @@ def _rope(header: int, record: int, thread: int, first: int, last: int, small: i
                 store_float(out + other, b * cosine + a * sine)
             for column in range(2 * pairs, dim):
                 store_float(out + begin + 4 * column, load_float(x + begin + 4 * column))
-        _pad(out, heads * dim)
+        pad(out, heads * dim)
 
 
 @kernel
@@ -348,6 +324,18 @@ def _gate(header: int, record: int, thread: int, first: int, last: int, small: i
         for column in range(0, width, 16):
             value = activated(load(gate + 4 * column), activation)
             store(out + 4 * column, value * load(up + 4 * column))
+
+
+@kernel
+def _part(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
+    columns, groups = field(record, tape.PART_COLUMNS), field(record, tape.GROUPS)
+    step, start = 4 * field(record, tape.GROUP_COLUMNS), 4 * field(record, tape.START)
+    for token in range(first, last):
+        x = row_in(header, thread, field(record, tape.X), token, small) + start
+        out = row_in(header, thread, field(record, tape.OUT), token, small)
+        for group in range(groups):
+            copy_floats(out + 4 * group * columns, x + group * step, columns)
+        pad(out, groups * columns)
 
 
 @kernel
@@ -380,7 +368,7 @@ def _activate(header: int, record: int, thread: int, first: int, last: int, smal
         out = row_in(header, thread, field(record, tape.OUT), token, small)
         for column in range(0, width, 16):
             store(out + 4 * column, activated(load(x + 4 * column), activation))
-        _pad(out, width)
+        pad(out, width)
 
 
 @kernel
@@ -429,6 +417,12 @@ def _select(
 
 
 @kernel
+def _is_unit(operation: int) -> bool:
+    """Whether an operation's kernel is compiled by itself, for the models that have it."""
+    return operation in (tape.ATTEND, tape.ATTEND_ALL, tape.CONVOLVE, tape.DELTA_RULE)
+
+
+@kernel
 def run(header: int, thread: int) -> None:
     """Computes operations ``FIRST_OPERATION`` to ``LAST_OPERATION`` - 1 of the header's tape."""
     tokens, threads = load_int(header + 8 * tape.TOKENS), load_int(header + 8 * tape.THREADS)
@@ -449,8 +443,8 @@ def run(header: int, thread: int) -> None:
             _prefetch_next(header, record, thread, threads, tokens)
         elif operation == tape.PACK:
             _pack(header, record, thread, threads, tokens, small)
-        elif operation == tape.ATTEND or operation == tape.ATTEND_ALL:
-            call_attend(field(record, tape.FUNCTION), header, record, thread, counter)
+        elif _is_unit(operation):
+            call_unit(field(record, tape.FUNCTION), header, record, thread, counter)
         elif operation == tape.NORM:
             _norm(header, record, thread, first, last, small)
         elif operation == tape.ROPE:
@@ -465,6 +459,8 @@ def run(header: int, thread: int) -> None:
             _activate(header, record, thread, first, last, small)
         elif operation == tape.ADD_TABLE:
             _add_table(header, record, thread, first, last, small)
+        elif operation == tape.PART:
+            _part(header, record, thread, first, last, small)
         else:
             small_after = load_int(header + 8 * tape.SMALL_WANTED)
             _select(header, record, thread, threads, small, small_after)

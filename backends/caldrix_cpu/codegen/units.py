@@ -7,7 +7,9 @@ from numba import types
 from caldrix_cpu.codegen import step
 from caldrix_cpu.codegen.attention import make_attend
 from caldrix_cpu.codegen.attention_to_all import make_attend_all
-from caldrix_cpu.codegen.calls import ATTEND_ARGUMENTS
+from caldrix_cpu.codegen.calls import UNIT_ARGUMENTS
+from caldrix_cpu.codegen.convolve import convolve
+from caldrix_cpu.codegen.delta_rule import make_delta_rule
 from caldrix_cpu.codegen.kernel import ObjectCode, compile_object
 from caldrix_cpu.codegen.lookup import LOOKUP_ARGUMENTS, make_lookup
 from caldrix_cpu.codegen.matmul import MATMUL_ARGUMENTS, make_matmul
@@ -25,13 +27,17 @@ def compile_unit(name: str) -> ObjectCode:
         case ["work"]:
             return compile_object(step.work, WORK_ARGUMENTS, types.int64)
         case ["attend", "f16"]:
-            return compile_object(make_attend(2), ATTEND_ARGUMENTS)
+            return compile_object(make_attend(2), UNIT_ARGUMENTS)
         case ["attend", "f32"]:
-            return compile_object(make_attend(4), ATTEND_ARGUMENTS)
+            return compile_object(make_attend(4), UNIT_ARGUMENTS)
         case ["attend", "all", "bf16"]:
-            return compile_object(make_attend_all(exact=False), ATTEND_ARGUMENTS)
+            return compile_object(make_attend_all(exact=False), UNIT_ARGUMENTS)
         case ["attend", "all", "f32"]:
-            return compile_object(make_attend_all(exact=True), ATTEND_ARGUMENTS)
+            return compile_object(make_attend_all(exact=True), UNIT_ARGUMENTS)
+        case ["convolve"]:
+            return compile_object(convolve, UNIT_ARGUMENTS)
+        case ["delta"]:
+            return compile_object(make_delta_rule(), UNIT_ARGUMENTS)
         case ["matmul", layout, *exact]:
             return compile_object(
                 make_matmul(LAYOUTS[layout], exact=exact == ["exact"]), MATMUL_ARGUMENTS

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from numba import float32
+
 from caldrix_cpu import tape
 from caldrix_cpu.codegen.kernel import kernel
-from caldrix_cpu.codegen.lanes import load_int
+from caldrix_cpu.codegen.lanes import load, load_float, load_int, splat, store, store_float
 
 
 @kernel
@@ -39,3 +41,33 @@ def row_of(header: int, thread: int, value: int, token: int) -> int:
 def thread_scratch(header: int, thread: int) -> int:
     """A thread's own scratch memory."""
     return load_int(header + 8 * tape.SCRATCH) + thread * load_int(header + 8 * tape.SCRATCH_BYTES)
+
+
+@kernel
+def rounded_up(value: int, multiple: int) -> int:
+    """The next multiple at or above a value."""
+    return (value + multiple - 1) // multiple * multiple
+
+
+@kernel
+def copy_floats(target: int, source: int, count: int) -> None:
+    """So many float32, and nothing past them."""
+    whole = count // 16 * 16
+    for column in range(0, whole, 16):
+        store(target + 4 * column, load(source + 4 * column))
+    for column in range(whole, count):
+        store_float(target + 4 * column, load_float(source + 4 * column))
+
+
+@kernel
+def pad(row: int, width: int) -> None:
+    """Zeros from a row's width to the end of its last vector."""
+    for column in range(width, rounded_up(width, 16)):
+        store_float(row + 4 * column, float32(0.0))
+
+
+@kernel
+def clear(place: int, size: int) -> None:
+    """Zeros, in whole vectors of 64 bytes."""
+    for offset in range(0, size, 64):
+        store(place + offset, splat(float32(0.0)))
