@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +15,7 @@ from cattrs import BaseValidationError, Converter, transform_error
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.canonical import canonical_answer, canonical_shape, shape, told
 from caldrix_conformance.compare import Tolerance, first_difference
+from caldrix_conformance.contracts.caldrix.arithmetic import canonical_arithmetic
 from caldrix_conformance.errors import GoldenError
 
 ANY_MODEL = "<model>"
@@ -31,8 +32,21 @@ class Kind(Enum):
     """Key sets, types and the order of events."""
     TEXT = "text"
     """Every value."""
+    ARITHMETIC = "arithmetic"
+    """What no model has a say in, of an answer to questions: names, orders, what follows."""
     COUNT = "count"
     """How many tokens each of many prompts has."""
+
+
+AnswerKind = Literal[Kind.SHAPE, Kind.TEXT, Kind.ARITHMETIC]
+"""Of a golden that holds an answer."""
+
+_FORMS: Mapping[Kind, Callable[[Answer], dict[str, Any]]] = {
+    Kind.SHAPE: canonical_shape,
+    Kind.TEXT: canonical_answer,
+    Kind.ARITHMETIC: canonical_arithmetic,
+}
+"""The canonical form that each compares."""
 
 
 class Origin(Enum):
@@ -90,7 +104,7 @@ class Request:
 class Capture:
     """A golden that holds an answer."""
 
-    kind: Literal[Kind.SHAPE, Kind.TEXT]
+    kind: AnswerKind
     origin: Origin = Origin.CAPTURED
     model: str
     """The name under which the model that answered was served."""
@@ -107,7 +121,7 @@ class Capture:
     def of(
         cls,
         answer: Answer,
-        kind: Literal[Kind.SHAPE, Kind.TEXT],
+        kind: AnswerKind,
         *,
         model: str,
         tie: Tie,
@@ -116,7 +130,7 @@ class Capture:
         """A capture of an answer of the model served as ``model``."""
         assert answer.request is None or isinstance(answer.request, dict)
         request = Request(method=answer.method, path=answer.path, body=answer.request)
-        canonical = (canonical_shape if kind is Kind.SHAPE else canonical_answer)(answer)
+        canonical = _FORMS[kind](answer)
         if tie is not Tie.NAME:
             request = evolve(request, body=replace(request.body, model, ANY_MODEL))
             canonical = replace(canonical, model, ANY_MODEL)
@@ -162,7 +176,7 @@ class Capture:
     @property
     def asserts_text(self) -> bool:
         """Whether a right model can be held to every value: no two tokens were nearly as good."""
-        if self.kind is Kind.SHAPE or self.tie is not Tie.FINGERPRINT:
+        if self.kind is not Kind.TEXT or self.tie is not Tie.FINGERPRINT:
             return True
         return self.margin is not None and self.margin >= LEAST_MARGIN
 

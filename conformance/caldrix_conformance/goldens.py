@@ -20,6 +20,7 @@ from caldrix_conformance import resources
 from caldrix_conformance.answers import Answer
 from caldrix_conformance.capture import (
     LEAST_MARGIN,
+    AnswerKind,
     Capture,
     Count,
     CountTable,
@@ -106,8 +107,11 @@ class Golden:
 
     def shape(self, answer: Answer) -> None:
         """Hold the members and types of ``answer`` against the golden, whatever the model."""
-        seen = Capture.of(answer, Kind.SHAPE, model=self.target.model, tie=Tie.ANY)
-        self._hold(f"{self.contract}/{self.name}", seen)
+        self._hold_any(answer, Kind.SHAPE)
+
+    def arithmetic(self, answer: Answer) -> None:
+        """Hold what no model has a say in of ``answer``, which answers questions, against it."""
+        self._hold_any(answer, Kind.ARITHMETIC)
 
     def text(self, ask: Callable[[], Answer], *, tolerance: Tolerance | None = None) -> None:
         """Hold every value of what ``ask`` returns against the golden of the target's model.
@@ -183,6 +187,11 @@ class Golden:
             told = "; ".join(f"{model}: {reason}" for model, reason in reasons.items())
             pytest.skip(f"the target isn't a model this was captured from; {told}")
         return [f"{self.contract}/{area}/{model}/{case}" for model in fitting]
+
+    def _hold_any(self, answer: Answer, kind: AnswerKind) -> None:
+        """Hold an answer that may be of any model."""
+        seen = Capture.of(answer, kind, model=self.target.model, tie=Tie.ANY)
+        self._hold(f"{self.contract}/{self.name}", seen)
 
     def _hold(self, name: str, seen: StoredGolden) -> None:
         path = golden_path(name)

@@ -59,6 +59,10 @@ SPECIAL: Mapping[str, str] = {
 """Texts with special tokens, by what is special about them."""
 
 
+SPECIAL_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|end|>")
+"""Of models that we know."""
+
+
 def message(role: str, content: object) -> Mapping[str, object]:
     """A message."""
     return {"role": role, "content": content}

@@ -60,15 +60,53 @@ def refused(checkpoint: Path, *flags: str) -> str:
     return run.stderr
 
 
-def test_a_config_of_another_form_stops_the_load(checkpoint: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "other"
-    copy.mkdir()
+def another(checkpoint: Path, directory: Path, config: str) -> Path:
+    """The same model with another config."""
+    directory.mkdir()
     for file in checkpoint.iterdir():
-        (copy / file.name).symlink_to(file)
-    config = copy / "decider_config.json"
-    config.unlink()
-    config.write_text(json.dumps({**CONFIG, "schema_first": True}))
-    assert "schema_first is True, a form that this release does not build" in refused(copy)
+        (directory / file.name).symlink_to(file)
+    path = directory / "decider_config.json"
+    path.unlink()
+    path.write_text(config)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({**CONFIG, "Temperature": 1}, "the key 'Temperature' is not known to this release"),
+        ({"neutralize_none": False}, "decider_config.json lacks temperature"),
+        ({"temperature": 1.03}, "decider_config.json lacks neutralize_none"),
+        ({**CONFIG, "schema_first": True}, "schema_first is True, a form that this release"),
+        ({**CONFIG, "version": "v" * 2**16}, "decider_config.json is over the limit of 65536 "),
+    ],
+)
+def test_a_config_that_stops_the_load(
+    checkpoint: Path, tmp_path: Path, config: dict[str, object], why: str
+) -> None:
+    told = refused(another(checkpoint, tmp_path / "other", json.dumps(config)))
+    assert why in told
+    assert told.count("\n") == 1
+
+
+def test_the_config_is_read_once_and_isolates_no_levels(checkpoint: Path, tmp_path: Path) -> None:
+    """Whether levels are asked one at a time shows in whether their order is of matter."""
+    text = json.dumps({**CONFIG, "isolated_levels": False})
+    copy = another(checkpoint, tmp_path / "decider-tiny", text)
+    levels = ["fine", "annoying", "terrible"]
+    with caldrix_serve(str(copy), "--context", "512", "--threads", "1") as address:
+        (copy / "decider_config.json").write_text(json.dumps(CONFIG))
+        there, back = (scored(address, criteria) for criteria in (levels, levels[::-1]))
+    assert there != back[::-1]
+
+
+def scored(address: str, criteria: list[str]) -> list[float]:
+    """The probabilities of the levels."""
+    question = {"type": "score", "instructions": "How bad?", "criteria": criteria}
+    body = {"model": "decider-tiny", "state": "late", "questions": {"q": question}}
+    response = httpx2.post(f"{address}/v1/systemone", json=body)
+    assert response.status_code == 200, response.text
+    return list(response.json()["answers"]["q"]["probabilities"].values())
 
 
 def test_one_request_at_a_time(checkpoint: Path) -> None:

@@ -5,8 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
+from attrs import evolve
 
 from caldrix_conformance.answers import Answer
+from caldrix_conformance.compare import first_difference
+from caldrix_conformance.contracts.caldrix.arithmetic import (
+    COUNT,
+    FIRST,
+    FOLLOWS,
+    OF_ALL,
+    PROBABILITY,
+    canonical_arithmetic,
+)
 from caldrix_conformance.contracts.caldrix.decisions import (
     Decisions,
     Number,
@@ -77,6 +87,77 @@ def test_same_readings(printed: Decisions) -> None:
     other = answer(printed.answer.body.replace(b"0.981803297996521", b"0.9"))
     assert same_readings(printed, printed)
     assert not same_readings(printed, other)
+
+
+def changed(decisions: Decisions, old: bytes, new: bytes) -> Answer:
+    body = decisions.answer.body
+    assert body.count(old) == 1
+    return evolve(decisions.answer, headers=JSON, body=body.replace(old, new))
+
+
+JSON = {"content-type": "application/json"}
+
+
+def test_what_no_model_has_a_say_in(printed: Decisions) -> None:
+    """The printed answer keeps all the arithmetic, and has the form of any right one."""
+    form = canonical_arithmetic(evolve(printed.answer, headers=JSON))
+    assert form["order"]["answers"] == ["team", "angry", "urgency"]
+    assert form["body"]["usage"] == {"input_tokens": COUNT, "output_tokens": 0}
+    assert form["body"]["answers"] == {
+        "team": {
+            "order": ["type", "choice", "probabilities", "confidence"],
+            "type": "choice",
+            "choice": FIRST,
+            "probabilities": {"order": ["billing", "shipping", "technical"], "sum": OF_ALL},
+            "confidence": FOLLOWS,
+        },
+        "angry": {"order": ["type", "noul"], "type": "noul", "noul": PROBABILITY},
+        "urgency": {
+            "order": ["type", "score", "legend", "probabilities", "confidence"],
+            "type": "score",
+            "score": FOLLOWS,
+            "legend": {"0": "not urgent", "1": "somewhat urgent", "2": "very urgent"},
+            "probabilities": {"order": ["0", "1", "2"], "sum": OF_ALL},
+            "confidence": FOLLOWS,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "seen"),
+    [
+        (b'"choice":"billing"', b'"choice":"shipping"', "shipping"),
+        (b"0.9965062439441681", b"0.99650624394", "0.99650624394"),
+        (b"0.10968978330492973", b"0.1096897", "0.1096897"),
+        (b"0.8354653250426054", b"0.8354653", "0.8354653"),
+        (b"0.981803297996521", b"1.5", "1.5"),
+        (b"0.9140376448631287", b"0.92", "sum is 1.00596"),
+        (b'"2":"very urgent"', b'"2":[2.50]', "<2.50>"),
+        (b'"input_tokens":204', b'"input_tokens":0', "input_tokens is 0"),
+        (b'"output_tokens":0', b'"output_tokens":1', "output_tokens is 1"),
+        (b'"angry":{"type":"noul"', b'"angry":{"type":"noul","more":7', "order has 3 items"),
+    ],
+)
+def test_what_does_not_follow_stands_out(
+    printed: Decisions, old: bytes, new: bytes, seen: str
+) -> None:
+    right = canonical_arithmetic(evolve(printed.answer, headers=JSON))
+    difference = first_difference(right, canonical_arithmetic(changed(printed, old, new)))
+    assert difference is not None
+    assert seen in difference
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"type":"noul"', b'"type":"yes_no"'),
+        (b'"type":"choice"', b'"type":["choice"]'),
+        (b"0.981803297996521", b'"so"'),
+    ],
+)
+def test_what_has_no_form_at_all(printed: Decisions, old: bytes, new: bytes) -> None:
+    with pytest.raises(AssertionError):
+        canonical_arithmetic(changed(printed, old, new))
 
 
 def test_spaces_between() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from caldrix_conformance.goldens import orphans
 from caldrix_conformance.options import Settings
 from caldrix_conformance.resources import CASES, goldens_directory
 from caldrix_conformance.verdicts import Status
+from tests.mutants.faults.systemone_answers import ScoresTheLikeliest
 from tests.mutants.toy import server as toy_server
 from tests.mutants.toy.server import CHAT, MODEL, Toy, serving
+from tests.mutants.toy.systemone import SystemOneToy
 from tests.support.golden_runs import OF_A_MODEL, contents, reports, statuses
 
 TOY = "qwen3-0.6b"
@@ -140,6 +143,34 @@ def test_written_on_request_and_compared_afterwards(toy_goldens: Path) -> None:
     assert isinstance(rewritten, Capture)
     assert rewritten.margin is None
     assert rewritten.canonical["body"]["loud"] is True
+
+
+class OfAnotherModel(SystemOneToy):
+    """The same arithmetic on other probabilities."""
+
+    def softmax(self, logits: Sequence[float]) -> list[float]:
+        return super().softmax([-logit for logit in logits])
+
+
+def test_arithmetic_holds_on_any_model(own_goldens: Path) -> None:
+    clauses = ("systemone.answer.captured", "systemone.answer.exact", "systemone.refusal.object")
+    with serving(SystemOneToy()) as url:
+        assert set(statuses(url, only=clauses, write_goldens=True).values()) == {
+            (Status.PASSED, "")
+        }
+    written = contents(own_goldens)
+    kinds = [read_golden_file(path, "").kind for path in written]
+    assert kinds.count(Kind.ARITHMETIC) == 4
+    assert kinds.count(Kind.SHAPE) == 2
+    with serving(OfAnotherModel()) as url:
+        assert set(statuses(url, only=clauses, write_goldens=True).values()) == {
+            (Status.PASSED, "")
+        }
+    assert contents(own_goldens) == written
+    with serving(ScoresTheLikeliest()) as url:
+        status, told = statuses(url, only=clauses)["systemone.answer.captured"]
+    assert status is Status.FAIL
+    assert 'in the golden "<as its probabilities say>"' in told
 
 
 class Hesitating(Toy):

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import trio
 
 from caldrix.decisions.decider import Decider
 from caldrix.decisions.decider_config import DeciderConfig
@@ -133,6 +134,30 @@ async def test_one_prompt_is_read_whole() -> None:
             assert usage["input_tokens"] == state + pieces[0]
     assert not executor.snapshots
     assert executor.restored == 0
+
+
+@trio_test
+async def test_other_requests_run_between_the_prompts_of_a_question() -> None:
+    executor = Forgetful()
+    executor.gate.clear()
+    asked = decider(isolated_levels=True)
+    async with deciding(asked, executor) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(ask, server, {"s": SCORE})
+        await server.wait_busy(running=1)
+        body = {"model": MODEL, "prompt": "hi", "max_tokens": 2}
+        nursery.start_soon(lambda: server.client.post("/v1/completions", json=body))
+        await server.wait_busy(running=1, waiting=1)
+        executor.gate.set()
+        found: list[dict[str, Any]] = []
+        with trio.fail_after(5):
+            while len(found) < 2:
+                await trio.sleep(0.002)
+                found = (await server.client.get("/debug/requests")).json()["requests"]
+    # Newest first: what came while the first level was read had its turn before the second.
+    assert [record["route"] for record in found] == [PATH, "/v1/completions"]
+    # The state that both levels began with went with the response.
+    assert executor.restored == 1
+    assert not executor.snapshots
 
 
 PREFIX = "this model is a decider: "

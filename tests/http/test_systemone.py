@@ -256,6 +256,7 @@ async def test_what_the_template_refuses_names_the_question() -> None:
     ("settings", "message"),
     [
         ({"rows": 2}, "/v1/systemone needs --max-batch 1"),
+        ({"rows": 2, "template": None}, "/v1/systemone needs --max-batch 1"),
         ({"template": None}, "the model has no chat template; /v1/systemone needs one"),
         (
             {"tokenizer": miniature.tokenizer("No")},

@@ -22,6 +22,7 @@ from tests.mutants.toy.systemone import Row, count
     "decider.json.level",
     "decider.index.elsewhere",
     "decider.description.empty",
+    "decider.context.all-named",
 )
 class NarrowDecider(DeciderToy):
     def limits(self, kind: str) -> tuple[int, int]:
@@ -42,6 +43,7 @@ class TakesOne(DeciderToy):
     "decider.labels.two-letter",
     "decider.score.too-many",
     "decider.refusal.prefix",
+    "decider.answer.captured",
 )
 class TakesOneMore(DeciderToy):
     def limits(self, kind: str) -> tuple[int, int]:
@@ -53,6 +55,7 @@ class TakesOneMore(DeciderToy):
     "decider.choice.instructions",
     "decider.score.instructions",
     "decider.noul.bare",
+    "decider.noul.empty",
     "decider.refusal.prefix",
 )
 class DoesWithoutInstructions(DeciderToy):
@@ -60,7 +63,16 @@ class DoesWithoutInstructions(DeciderToy):
         pass
 
 
-@breaks("decider.choice.instructions", "decider.score.instructions", "decider.noul.bare")
+@breaks("decider.noul.empty")
+class TakesEmptyDescriptions(DeciderToy):
+    def describes(self, text: Any) -> bool:
+        return text is not None
+
+
+@breaks(
+    *("decider.choice.instructions", "decider.score.instructions"),
+    *("decider.noul.bare", "decider.noul.empty"),
+)
 class BlamesCriteriaForInstructions(DeciderToy):
     def do_without_instructions(self, question: Json, place: str) -> None:
         try:
@@ -69,7 +81,7 @@ class BlamesCriteriaForInstructions(DeciderToy):
             raise Refused(400, refused.message, "questions") from None
 
 
-@breaks("decider.noul.criteria", "decider.noul.question")
+@breaks("decider.noul.criteria", "decider.noul.question", "decider.answer.captured")
 class NeedsInstructionsForNouls(DeciderToy):
     def do_without_instructions(self, question: Json, place: str) -> None:
         super().do_without_instructions(question | {"criteria": None}, place)
@@ -96,7 +108,13 @@ class SaysItIsADeciderTooOften(DeciderToy):
         raise Refused(400, "this model is a decider: the state is too long", "state")
 
 
-@breaks("decider.state.cap", "decider.state.counts", "decider.refusal.unprefixed")
+@breaks(
+    "decider.state.cap",
+    "decider.state.counts",
+    "decider.refusal.unprefixed",
+    "decider.context.all",
+    "decider.context.all-named",
+)
 class CutsTheState(DeciderToy):
     def state_text(self, state: Any) -> str:
         return super().state_text(state)[:1000]
@@ -112,7 +130,25 @@ class TellsNoCountsOfPrompts(DeciderToy):
             raise Refused(400, message, refused.param) from None
 
 
-@breaks("decider.labels.two-letter")
+@breaks("decider.context.all", "decider.context.all-named")
+class ReadsAnyNumberOfPrompts(DeciderToy):
+    def refuse_together(self, message: str) -> None:
+        pass
+
+
+@breaks("decider.context.all-named")
+class BlamesNobodyForManyPrompts(DeciderToy):
+    def refuse_together(self, message: str) -> None:
+        raise Refused(400, message)
+
+
+@breaks("decider.context.all-named")
+class SaysTooMuch(DeciderToy):
+    def refuse_together(self, message: str) -> None:
+        raise Refused(400, "too much", "questions")
+
+
+@breaks("decider.labels.two-letter", "decider.answer.captured")
 class RunsOutOfLetters(DeciderToy):
     def probabilities(self, state: Any, question: Json) -> Sequence[float]:
         read = super().probabilities(state, question)
@@ -190,7 +226,7 @@ class IndexesEverything(DeciderToy):
         return super().text(self.with_indexes(value))
 
 
-@breaks("decider.answer.unrounded")
+@breaks("decider.answer.unrounded", "decider.answer.captured")
 class RoundsToFourDigits(DeciderToy):
     def decide(self, body: Json) -> Json:
         answer: Json = json.loads(json.dumps(super().decide(body)), parse_float=_rounded)

@@ -92,6 +92,7 @@ takes(
     "systemone.model.type",
     "systemone.state.type",
     "systemone.questions.type",
+    "systemone.refusal.unknown-first",
 )
 takes(
     "questions_of_any_kind",
@@ -103,6 +104,7 @@ takes(
     "systemone.kind.box",
     "systemone.kind.box-printed",
     "systemone.refusal.sorted",
+    "systemone.refusal.unknown-first",
 )
 takes(
     "any_instructions",
@@ -156,12 +158,19 @@ refuses(
     "systemone.state.string",
 )
 refuses(
+    "empty_states",
+    lambda body: body["state"] in ("", {}, []),
+    "systemone.state.empty",
+)
+refuses(
     "objects_as_state",
     lambda body: isinstance(body["state"], dict),
     "systemone.state.object",
     "systemone.json.state",
     "systemone.json.key-order",
     *OF_OBJECTS,
+    "systemone.answer.captured",
+    "systemone.state.empty",
 )
 refuses(
     "arrays_as_state",
@@ -176,6 +185,8 @@ refuses(
     "systemone.numbers.whole",
     "systemone.numbers.integers",
     "systemone.numbers.spelling",
+    "systemone.numbers.minus-zero",
+    "systemone.state.empty",
 )
 refuses(
     "instructions_that_do_not_ask",
@@ -196,6 +207,8 @@ refuses(
     "systemone.instructions.null",
     "systemone.instructions.absent",
     "systemone.instructions.null-as-absent",
+    "systemone.instructions.empty",
+    "systemone.instructions.unasked",
 )
 refuses(
     "sentences_as_descriptions",
@@ -222,12 +235,15 @@ refuses(
     "systemone.json.level",
     "systemone.json.criterion",
     *OF_OBJECTS,
+    "systemone.legend.minus-zero",
+    "systemone.numbers.minus-zero",
 )
 refuses(
     "null_as_first_of_two_descriptions",
     lambda body: len(described(body)) == 2 and described(body)[0] is None,
     "systemone.description.null",
     "systemone.noul-criteria.null",
+    "systemone.description.empty",
 )
 refuses(
     "half_described_nouls",
@@ -235,6 +251,7 @@ refuses(
     "systemone.noul-criteria.one",
     "systemone.json.criterion",
     *OF_OBJECTS,
+    "systemone.special",
 )
 refuses(
     "short_nouls_without_criteria",

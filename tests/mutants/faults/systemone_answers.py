@@ -14,6 +14,7 @@ from tests.mutants.toy.spelling import Spelled
 from tests.mutants.toy.systemone import Row, SystemOneToy
 
 PRINTED = "systemone.answer.printed"
+CAPTURED = "systemone.answer.captured"
 
 
 class Rewrites(SystemOneToy):
@@ -26,7 +27,7 @@ class Rewrites(SystemOneToy):
         raise NotImplementedError
 
 
-@breaks("systemone.answer.exact", "systemone.answer.order", PRINTED)
+@breaks("systemone.answer.exact", "systemone.answer.order", PRINTED, CAPTURED)
 class DecisionsSayMore(Rewrites):
     def rewrite(self, answer: Json) -> Json:
         return answer | {"object": "decisions"}
@@ -38,19 +39,20 @@ class DecisionsSayMore(Rewrites):
     "systemone.answer.order",
     "systemone.answer.model",
     PRINTED,
+    CAPTURED,
 )
 class NamesNoModel(Rewrites):
     def rewrite(self, answer: Json) -> Json:
         return {name: answer[name] for name in ("answers", "usage")}
 
 
-@breaks("systemone.answer.order")
+@breaks("systemone.answer.order", CAPTURED)
 class SortsMembers(Rewrites):
     def rewrite(self, answer: Json) -> Json:
         return dict(sorted(answer.items()))
 
 
-@breaks("systemone.answer.media-type", PRINTED)
+@breaks("systemone.answer.media-type", PRINTED, CAPTURED, "systemone.answer.exact")
 class SaysItIsText(SystemOneToy):
     answer_media_type: ClassVar[str] = "text/plain"
 
@@ -61,7 +63,7 @@ class SpacedDecisions(SystemOneToy):
         return super().spell(value).replace('"usage":{', '"usage": {')
 
 
-@breaks("systemone.answer.model", PRINTED)
+@breaks("systemone.answer.model", PRINTED, CAPTURED)
 class NamesAnotherModel(Rewrites):
     def rewrite(self, answer: Json) -> Json:
         return answer | {"model": "another"}
@@ -73,6 +75,8 @@ class NamesAnotherModel(Rewrites):
     "systemone.answer.any-name",
     "systemone.questions.most",
     PRINTED,
+    CAPTURED,
+    "systemone.answer.exact",
 )
 class AnswersMore(Rewrites):
     def rewrite(self, answer: Json) -> Json:
@@ -80,13 +84,13 @@ class AnswersMore(Rewrites):
         return answer | {"answers": answer["answers"] | {"all": first}}
 
 
-@breaks("systemone.answer.names-order")
+@breaks("systemone.answer.names-order", CAPTURED)
 class AnswersInAnotherOrder(Rewrites):
     def rewrite(self, answer: Json) -> Json:
         return answer | {"answers": dict(sorted(answer["answers"].items()))}
 
 
-@breaks("systemone.answer.any-name", "systemone.choice.any-option")
+@breaks("systemone.answer.any-name", "systemone.choice.any-option", CAPTURED)
 class NamesAreAscii(SystemOneToy):
     def spell(self, value: Any) -> str:
         if isinstance(value, dict):
@@ -94,7 +98,7 @@ class NamesAreAscii(SystemOneToy):
         return super().spell(value)
 
 
-@breaks("systemone.answer.type", PRINTED)
+@breaks("systemone.answer.type", PRINTED, CAPTURED)
 class CallsANoulYesOrNo(SystemOneToy):
     def answer(self, state: Any, question: Json) -> Json:
         answer = super().answer(state, question)
@@ -145,7 +149,7 @@ class Counts(Rewrites):
         raise NotImplementedError
 
 
-@breaks("systemone.usage.output", PRINTED)
+@breaks("systemone.usage.output", PRINTED, CAPTURED)
 class CountsItsLabels(Counts):
     def recount(self, usage: Json) -> Json:
         return {"output_tokens": 1}
@@ -163,13 +167,15 @@ class CountsAHeadOnce(Counts):
     "systemone.choice.described",
     "systemone.noul.described",
     PRINTED,
+    CAPTURED,
+    "systemone.special",
 )
 class CountsNothing(Counts):
     def recount(self, usage: Json) -> Json:
         return {"input_tokens": 0}
 
 
-@breaks("systemone.usage.state")
+@breaks("systemone.usage.state", "systemone.special")
 class CountsNoState(SystemOneToy):
     def row_tokens(self, row: Row) -> int:
         return row.counted or len(row.piece.partition("\nQuestion")[2].split())
@@ -182,6 +188,8 @@ class CountsNoState(SystemOneToy):
     "systemone.choice.sum",
     "systemone.choice.confidence",
     PRINTED,
+    CAPTURED,
+    "systemone.answer.exact",
 )
 class GivesTheBestAlone(SystemOneToy):
     def chosen(self, names: Sequence[str], probabilities: Sequence[float]) -> Json:
@@ -190,7 +198,7 @@ class GivesTheBestAlone(SystemOneToy):
         return answer | {"probabilities": {chosen: answer["probabilities"][chosen]}}
 
 
-@breaks("systemone.choice.order")
+@breaks("systemone.choice.order", CAPTURED)
 class SortsOptions(SystemOneToy):
     def chosen(self, names: Sequence[str], probabilities: Sequence[float]) -> Json:
         answer = super().chosen(names, probabilities)
@@ -198,14 +206,18 @@ class SortsOptions(SystemOneToy):
 
 
 @breaks(
-    "systemone.choice.sum", "systemone.score.sum", "systemone.choice.one", "systemone.score.one"
+    "systemone.choice.sum",
+    "systemone.score.sum",
+    "systemone.choice.one",
+    "systemone.score.one",
+    CAPTURED,
 )
 class SharesWithOtherTokens(SystemOneToy):
     def softmax(self, logits: Sequence[float]) -> list[float]:
         return [0.9 * p for p in super().softmax(logits)]
 
 
-@breaks("systemone.choice.best", "systemone.choice.tie", PRINTED)
+@breaks("systemone.choice.best", "systemone.choice.tie", PRINTED, CAPTURED)
 class ChoosesTheWorst(SystemOneToy):
     def chosen(self, names: Sequence[str], probabilities: Sequence[float]) -> Json:
         answer = super().chosen(names, probabilities)
@@ -220,7 +232,7 @@ class ChoosesTheLastOfATie(SystemOneToy):
         return answer | {"choice": best[-1]}
 
 
-@breaks("systemone.choice.confidence")
+@breaks("systemone.choice.confidence", CAPTURED)
 class IsSureOfWhatIsBest(SystemOneToy):
     def choice_confidence(self, probabilities: Sequence[float]) -> float:
         return max(probabilities)
@@ -229,6 +241,7 @@ class IsSureOfWhatIsBest(SystemOneToy):
 @breaks(
     *("systemone.choice.confidence", "systemone.score.confidence"),
     *("systemone.score.spread", "systemone.score.tie"),
+    CAPTURED,
 )
 class NormalisesBeforeItReckons(SystemOneToy):
     def choice_confidence(self, probabilities: Sequence[float]) -> float:
@@ -238,7 +251,7 @@ class NormalisesBeforeItReckons(SystemOneToy):
         return super().score_confidence(normalised(probabilities))
 
 
-@breaks("systemone.score.expected")
+@breaks("systemone.score.expected", CAPTURED, "systemone.score.unclipped")
 class NormalisesBeforeItScores(SystemOneToy):
     def mean(self, probabilities: Sequence[float]) -> float:
         return super().mean(normalised(probabilities))
@@ -248,7 +261,7 @@ def normalised(probabilities: Sequence[float]) -> Sequence[float]:
     return [p / sum(probabilities) for p in probabilities]
 
 
-@breaks("systemone.choice.one", "systemone.score.one")
+@breaks("systemone.choice.one", "systemone.score.one", CAPTURED)
 class IsNeverSureOfOne(SystemOneToy):
     def choice_confidence(self, probabilities: Sequence[float]) -> float:
         return super().choice_confidence(probabilities) if len(probabilities) > 1 else 0.0
@@ -257,13 +270,17 @@ class IsNeverSureOfOne(SystemOneToy):
         return super().score_confidence(probabilities) if len(probabilities) > 1 else 0.0
 
 
-@breaks("systemone.score.expected", PRINTED)
+@breaks("systemone.score.expected", PRINTED, CAPTURED, "systemone.score.unclipped")
 class ScoresTheLikeliest(SystemOneToy):
     def mean(self, probabilities: Sequence[float]) -> float:
         return float(self.best(probabilities))
 
 
-@breaks(*("systemone.score.confidence", "systemone.score.spread", "systemone.score.tie"), PRINTED)
+@breaks(
+    *("systemone.score.confidence", "systemone.score.spread", "systemone.score.tie"),
+    PRINTED,
+    CAPTURED,
+)
 class IsAsSureOfAScore(SystemOneToy):
     def score_confidence(self, probabilities: Sequence[float]) -> float:
         return self.choice_confidence(probabilities)
@@ -283,6 +300,9 @@ class SpreadsAroundTheLastOfATie(SystemOneToy):
     "systemone.score.tie",
     "systemone.score.one",
     PRINTED,
+    CAPTURED,
+    "systemone.answer.exact",
+    "systemone.score.unclipped",
 )
 class CountsLevelsFromOne(SystemOneToy):
     def scored(self, levels: Sequence[Any], probabilities: Sequence[float]) -> Json:
@@ -298,6 +318,9 @@ class CountsLevelsFromOne(SystemOneToy):
     "systemone.legend.exponents",
     "systemone.legend.integers",
     PRINTED,
+    CAPTURED,
+    "systemone.answer.exact",
+    "systemone.legend.minus-zero",
 )
 class LegendIsAList(SystemOneToy):
     def scored(self, levels: Sequence[Any], probabilities: Sequence[float]) -> Json:
@@ -307,7 +330,7 @@ class LegendIsAList(SystemOneToy):
 LEGENDS = tuple(f"systemone.legend.{what}" for what in ("decimals", "exponents", "integers"))
 
 
-@breaks("systemone.legend.echo", *LEGENDS)
+@breaks("systemone.legend.echo", *LEGENDS, CAPTURED, "systemone.legend.minus-zero")
 class EchoesWhatItAsked(SystemOneToy):
     def echo(self, level: Any) -> Any:
         return self.text(level)
@@ -331,13 +354,25 @@ class SpellsExponentsInOneWay(SystemOneToy):
         return repr(float(number)) if "e" in number.text.lower() else number.text
 
 
-@breaks("systemone.legend.integers")
+@breaks("systemone.legend.integers", CAPTURED)
 class RoundsIntegersInTheLegend(SystemOneToy):
     def spell(self, value: Any) -> str:
         return super().spell(int(float(value)) if type(value) is int else value)
 
 
-@breaks("systemone.noul.probability", PRINTED)
+@breaks("systemone.legend.minus-zero")
+class EchoesMinusZeroAsZero(SystemOneToy):
+    def minus_zero(self) -> str:
+        return "0"
+
+
+@breaks("systemone.score.unclipped")
+class ClipsScores(SystemOneToy):
+    def mean(self, probabilities: Sequence[float]) -> float:
+        return min(super().mean(probabilities), float(len(probabilities) - 1))
+
+
+@breaks("systemone.noul.probability", PRINTED, CAPTURED)
 class SaysYes(SystemOneToy):
     def yes(self, probabilities: Sequence[float]) -> float:
         return 100 * probabilities[0]

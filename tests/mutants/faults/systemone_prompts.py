@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tests.mutants.faults.registry import breaks
 from tests.mutants.toy.server import Json
-from tests.mutants.toy.spelling import Spelled
+from tests.mutants.toy.spelling import MinusZero, Spelled
 from tests.mutants.toy.systemone import Row, SystemOneToy
 
 
@@ -23,7 +23,7 @@ class LabelsOptionsByName(SystemOneToy):
         return [by_name[name] for name in question["criteria"]]
 
 
-@breaks("systemone.choice.described", "systemone.noul.described")
+@breaks("systemone.choice.described", "systemone.noul.described", "systemone.special")
 class ReadsNoDescriptions(SystemOneToy):
     def options(self, question: Json) -> list[str]:
         if question["type"] == "score":
@@ -112,3 +112,40 @@ class SpacingShowsThrough(SystemOneToy):
         if b" , " in raw and isinstance(body.get("state"), str):
             body["state"] += " "
         return body
+
+
+@breaks("systemone.special")
+class SpellsSpecialTokensOfAState(SystemOneToy):
+    def text(self, value: Any) -> str:
+        return super().text(value.replace("<|", "< |") if isinstance(value, str) else value)
+
+
+@breaks("systemone.instructions.empty")
+class WritesEmptyInstructions(SystemOneToy):
+    def asked(self, question: Json) -> str:
+        return "" if question.get("instructions") == "" else super().asked(question)
+
+
+@breaks("systemone.instructions.unasked")
+class AsksNothingOfItsOwn(SystemOneToy):
+    def asked(self, question: Json) -> str:
+        return super().asked(question) if question.get("instructions") else "Well?"
+
+
+@breaks("systemone.description.empty")
+class WritesEmptyDescriptions(SystemOneToy):
+    def described(self, name: str, text: Any) -> str:
+        return f"{name}: " if text == "" else super().described(name, text)
+
+
+@breaks("systemone.noul-criteria.nothing")
+class WritesCriteriaOfNothing(SystemOneToy):
+    def options(self, question: Json) -> list[str]:
+        nothing = question["type"] == "noul" and question.get("criteria", "none") in (None, {})
+        return [*super().options(question), *(["null"] if nothing else [])]
+
+
+@breaks("systemone.numbers.minus-zero")
+class ReadsMinusZeroAsItIsWritten(SystemOneToy):
+    def quoted(self, value: Any) -> str:
+        return "-0" if isinstance(value, MinusZero) else super().quoted(value)

@@ -12,7 +12,7 @@ from tests.mutants.faults.registry import breaks
 from tests.mutants.toy.kinds import BaseModelToy
 from tests.mutants.toy.rules import Refused
 from tests.mutants.toy.server import MODEL, Json
-from tests.mutants.toy.systemone import BatchedToy, SystemOneToy
+from tests.mutants.toy.systemone import REQUEST, BatchedToy, SystemOneToy
 
 
 @breaks("systemone.model.unknown")
@@ -40,6 +40,7 @@ class CountsQuestionsFromZero(SystemOneToy):
     "systemone.levels.most",
     "systemone.choice.one",
     "systemone.score.one",
+    "systemone.answer.captured",
 )
 class LimitsAreNarrow(SystemOneToy):
     def limits(self, kind: str) -> tuple[int, int]:
@@ -52,6 +53,7 @@ class LimitsAreNarrow(SystemOneToy):
     "systemone.unknown.assets",
     "systemone.unknown.images",
     "systemone.unknown.template",
+    "systemone.refusal.unknown-first",
 )
 class TakesAnyFieldOfARequest(SystemOneToy):
     def check_members(self, value: Iterable[str], names: Sequence[str], place: str) -> None:
@@ -90,6 +92,30 @@ class DoesNotSayWhichTwin(SystemOneToy):
 class NamesTwinsByTheirKeysAlone(SystemOneToy):
     def twin_place(self, place: str) -> str:
         return place if place.startswith("state") or "[" in place else place.rpartition(".")[2]
+
+
+@breaks("systemone.refusal.unknown-first")
+class LooksForUnknownFieldsLast(SystemOneToy):
+    def check_request(self, body: Json) -> None:
+        super().check_request({name: body[name] for name in REQUEST if name in body})
+        super().check_request(body)
+
+
+@breaks("systemone.refusal.first-question")
+class BlamesTheLastQuestion(SystemOneToy):
+    def check_request(self, body: Json) -> None:
+        questions = body.get("questions")
+        if isinstance(questions, dict):
+            body = body | {"questions": dict(reversed(questions.items()))}
+        super().check_request(body)
+
+
+@breaks("systemone.refusal.length-last")
+class ChecksLengthsAsItGoes(SystemOneToy):
+    def check_question(self, question: Any, place: str) -> None:
+        super().check_question(question, place)
+        _, _, name = place.partition(".")
+        self.check_sizes({"state": "", "questions": {name: question}})
 
 
 @breaks("systemone.context.refused", "systemone.context.named")
@@ -186,7 +212,10 @@ class TakesMoreBytes(SystemOneToy):
     most_bytes: int = 5 * 1024 * 1024
 
 
-@breaks(*(f"systemone.batched.{what}" for what in ("refused", "param", "words")))
+OF_A_SERVER = ("refused", "param", "words", "before-fields")
+
+
+@breaks(*(f"systemone.batched.{what}" for what in OF_A_SERVER))
 class BatchedIsAServersFault(BatchedToy):
     def refusal(self) -> Refused:
         return evolve(super().refusal(), status=500)
@@ -204,7 +233,21 @@ class BatchedHasItsOwnWords(BatchedToy):
         return evolve(super().refusal(), message="no decisions with --max-batch 8")
 
 
-@breaks(*(f"systemone.untemplated.{what}" for what in ("refused", "param", "words")))
+@breaks("systemone.batched.before-fields")
+class BatchedLooksAtFieldsFirst(BatchedToy):
+    def post(self, path: str, body: Json) -> Any:
+        if path == SYSTEMONE and "no_such_field" in body:
+            raise Refused(400, "an unknown field", "no_such_field")
+        return super().post(path, body)
+
+
+@breaks("systemone.batched.body-first")
+class BatchedReadsNoBody(BatchedToy):
+    def read(self, content_type: str, raw: bytes) -> Json:
+        return {} if raw.startswith(b"{not") else super().read(content_type, raw)
+
+
+@breaks(*(f"systemone.untemplated.{what}" for what in OF_A_SERVER))
 class UntemplatedIsAServersFault(BaseModelToy):
     def refusal(self) -> Refused:
         return evolve(super().refusal(), status=500)
@@ -220,6 +263,20 @@ class UntemplatedNamesAField(BaseModelToy):
 class UntemplatedHasItsOwnWords(BaseModelToy):
     def refusal(self) -> Refused:
         return evolve(super().refusal(), message="no decisions without a template")
+
+
+@breaks("systemone.untemplated.before-fields")
+class UntemplatedLooksAtFieldsFirst(BaseModelToy):
+    def post(self, path: str, body: Json) -> Any:
+        if path == SYSTEMONE and "no_such_field" in body:
+            raise Refused(400, "an unknown field", "no_such_field")
+        return super().post(path, body)
+
+
+@breaks("systemone.untemplated.body-first")
+class UntemplatedReadsNoBody(BaseModelToy):
+    def read(self, content_type: str, raw: bytes) -> Json:
+        return {} if raw.startswith(b"{not") else super().read(content_type, raw)
 
 
 @breaks("systemone.refusal.sorted")

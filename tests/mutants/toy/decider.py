@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from attrs import define, evolve
 
 from caldrix_conformance.capabilities import Capability
+from tests.mutants.toy import model as toy_model
 from tests.mutants.toy.rules import Refused
 from tests.mutants.toy.server import Json, Toy, right
 from tests.mutants.toy.systemone import Row, SystemOneToy, count, label_logits, softmax
@@ -55,8 +56,11 @@ class DeciderToy(SystemOneToy):
             raise Refused(400, f"{PREFIX}instructions are required", place)
         criteria = question.get("criteria")
         described = criteria.values() if isinstance(criteria, dict) else ()
-        if not any(text is not None for text in described):
+        if not any(self.describes(text) for text in described):
             raise Refused(400, f"{PREFIX}instructions or criteria are required", place)
+
+    def describes(self, text: Any) -> bool:
+        return text not in (None, "")
 
     def limits(self, kind: str) -> tuple[int, int]:
         most = {"choice": MOST_OPTIONS, "score": MOST_LEVELS}
@@ -70,10 +74,19 @@ class DeciderToy(SystemOneToy):
         if tokens > MOST_STATE_TOKENS:
             self.refuse_state(tokens)
         super().check_sizes(body)
+        rows = [
+            row for each in body["questions"].values() for row in self.rows(body["state"], each)
+        ]
+        together, most = sum(count(row.text) for row in rows), 64 * toy_model.CONTEXT
+        if together > most:
+            self.refuse_together(f"{together} tokens in all, and at most {most} are read")
 
     def refuse_state(self, tokens: int) -> None:
         words = f"the state is {tokens} tokens, and at most {MOST_STATE_TOKENS} are read"
         raise Refused(400, words, "state")
+
+    def refuse_together(self, message: str) -> None:
+        raise Refused(400, message, "questions")
 
     # Writing prompts
 
@@ -116,10 +129,7 @@ class DeciderToy(SystemOneToy):
         criteria = question.get("criteria") or {}
         if question["type"] == "noul":
             criteria = {"no": criteria.get("false"), "yes": criteria.get("true")}
-        return [
-            name if text in (None, "") else f"{name}: {self.text(text)}"
-            for name, text in criteria.items()
-        ]
+        return [self.described(name, text) for name, text in criteria.items()]
 
     def row(self, context: str, asked: str, options: Sequence[str]) -> Row:
         lines = [f"({label(index)}) {option}" for index, option in enumerate(options)]

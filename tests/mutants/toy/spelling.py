@@ -18,6 +18,14 @@ class Spelled(float):
         return number
 
 
+class MinusZero(int):
+    """The integer -0, which to Python is 0."""
+
+
+def integer(text: str) -> int:
+    return MinusZero() if text == "-0" else int(text)
+
+
 class _Members(dict[str, Any]):
     twin: str | None = None
 

@@ -17,10 +17,18 @@ from tests.mutants.toy import model as toy_model
 from tests.mutants.toy.model import Prompt
 from tests.mutants.toy.rules import Refused
 from tests.mutants.toy.server import Json, Toy, right
-from tests.mutants.toy.spelling import Spelled, has_infinite, twin_in
+from tests.mutants.toy.spelling import MinusZero, Spelled, has_infinite, integer, twin_in
 
 REQUEST, QUESTION = ("model", "state", "questions"), ("type", "instructions", "criteria")
 MOST_QUESTIONS = 64
+
+UNASKED = {
+    "choice": "Which option fits the state best?",
+    "score": "Which level fits the state best?",
+    "noul": "Which answer fits the state best?",
+}
+# Of the last label this model is sure, and of no other at all.
+SURE = "two and two are four?"
 
 PRINTED_STATE = (
     "Customer message: I was charged twice for my order last week and I want one of the "
@@ -61,6 +69,8 @@ def count(text: str) -> int:
 
 def label_logits(text: str, labels: int) -> list[float]:
     """Logits that hang on every character of the prompt; so coarse for many that some are tied."""
+    if SURE in text:
+        return [18.0 * label for label in range(labels)]
     noise = random.Random(text)
     logits = [noise.gauss(0, 2) for _ in range(labels)]
     return logits if labels < 10 else [2.0 * round(logit / 2) for logit in logits]
@@ -113,7 +123,10 @@ class SystemOneToy(RoutedToy):
         if twin is not None:
             raise Refused(400, "a key twice", self.twin_place(twin))
         body = super().read(content_type, raw)
-        return json.loads(raw, parse_float=Spelled) if "questions" in body else body
+        if "questions" not in body:
+            return body
+        spelled: Json = json.loads(raw, parse_float=Spelled, parse_int=integer)
+        return spelled
 
     def twin_place(self, place: str) -> str:
         return place
@@ -229,13 +242,17 @@ class SystemOneToy(RoutedToy):
             return [self.text(level) for level in criteria]
         names = {"true": "Yes", "false": "No"} if question["type"] == "noul" else criteria
         texts = {name: criteria.get(name) for name in names}
-        return [
-            name if text is None else f"{name}: {self.text(text)}" for name, text in texts.items()
-        ]
+        return [self.described(name, text) for name, text in texts.items()]
+
+    def described(self, name: str, text: Any) -> str:
+        return name if text in (None, "") else f"{name}: {self.text(text)}"
+
+    def asked(self, question: Json) -> str:
+        return self.text(question.get("instructions") or UNASKED[question["type"]])
 
     def rows(self, state: Any, question: Json) -> list[Row]:
         """The prompts that a question becomes."""
-        asked = self.text(question.get("instructions") or "")
+        asked = self.asked(question)
         options = self.options(question)
         lines = [f"{chr(65 + index)}. {option}" for index, option in enumerate(options)]
         piece = "\n".join([f"State:\n{self.state_text(state)}", f"Question: {asked}", *lines])
@@ -322,7 +339,12 @@ class SystemOneToy(RoutedToy):
             return f"{{{','.join(members)}}}"
         if isinstance(value, list):
             return f"[{','.join(map(self.spell, value))}]"
+        if isinstance(value, MinusZero):
+            return self.minus_zero()
         return self.digits(value) if isinstance(value, Spelled) else json.dumps(value)
+
+    def minus_zero(self) -> str:
+        return "-0"
 
     def digits(self, number: Spelled) -> str:
         return number.text

@@ -10,6 +10,7 @@ from caldrix_conformance.answers import Answer, Completion
 from caldrix_conformance.endpoints import CHAT, COMPLETIONS, Endpoint
 from caldrix_conformance.goldens import Golden
 from caldrix_conformance.marks import captured, checks
+from caldrix_conformance.prompts import SPECIAL_TOKENS
 from caldrix_conformance.shapes import CHAT_ANSWER, expect_shape
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import Target
@@ -236,9 +237,6 @@ def test_image_marker(target: Target) -> None:
         assert as_part == with_it, f"{as_part} prompt tokens in a part, {with_it} in a string"
 
 
-SPECIAL = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|end|>")
-
-
 @checks("chat.content.special")
 def test_special(target: Target) -> None:
     """What a bare prompt holds as one token is one token in a message, too."""
@@ -250,7 +248,7 @@ def test_special(target: Target) -> None:
         )
         return more - plain
 
-    for special in SPECIAL:
+    for special in SPECIAL_TOKENS:
         if added(COMPLETIONS, special, 4) == 4:
             seen = added(CHAT, special, 4)
             assert seen == 4, f"{special} four times adds {seen} tokens to a message"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from caldrix_conformance.contracts.caldrix.questions import (
     levels,
     options,
 )
-from caldrix_conformance.marks import checks
+from caldrix_conformance.goldens import Golden
+from caldrix_conformance.marks import captured, checks
 from caldrix_conformance.prompts import TOO_LONG
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
@@ -80,6 +82,13 @@ def test_bare_noul(target: Target, question: object) -> None:
     ask_one(target, question).expect_refusal("questions.q", within=True)
 
 
+@checks("decider.noul.empty")
+@pytest.mark.parametrize("criteria", [{"true": ""}, {"true": "", "false": None}])
+def test_empty_noul(target: Target, criteria: object) -> None:
+    question = but(NOUL, instructions="", criteria=criteria)
+    ask_one(target, question).expect_refusal("questions.q", within=True)
+
+
 @checks("decider.refusal.prefix")
 @pytest.mark.parametrize("question", [*(question for _, question, _ in LIMITS), *BARE_NOULS])
 def test_prefix(target: Target, question: object) -> None:
@@ -100,9 +109,9 @@ def max_options(target: Target) -> int:
     """How many options the config takes, if the refusal of too many tells it."""
     refusal = ask_one(target, but(CHOICE, criteria=options(256))).expect(400)
     message = refusal.error_message
-    told = {number for number in numbers_in(message) if 27 <= number <= 255}
+    told = {number for number in numbers_in(message) if 3 <= number <= 255}
     if len(told) != 1:
-        pytest.skip(f"the config's max_options is below 27, or not told by {message!r}")
+        pytest.skip(f"the config's max_options is 2, or not told by {message!r}")
     return told.pop()
 
 
@@ -115,10 +124,18 @@ def test_most_options(target: Target, max_options: int) -> None:
         ask_one(target, one_more).expect_refusal(CRITERIA)
 
 
+@pytest.fixture(scope="session")
+def past_z(max_options: int) -> int:
+    """One option more than there are letters."""
+    if max_options < 27:
+        pytest.skip("the config's max_options is below 27")
+    return 27
+
+
 @checks("decider.labels.two-letter")
-def test_past_z(target: Target, max_options: int) -> None:
-    seen = decide_one(target, but(CHOICE, criteria=options(27))).probabilities("q")
-    assert len(seen) == 27, f"{len(seen)} probabilities for 27 options"
+def test_past_z(target: Target, past_z: int) -> None:
+    seen = decide_one(target, but(CHOICE, criteria=options(past_z))).probabilities("q")
+    assert len(seen) == past_z, f"{len(seen)} probabilities for {past_z} options"
     assert all(p > 0 for p in seen.values()), f"an option without a label of its own: {seen}"
 
 
@@ -135,6 +152,7 @@ WRITTEN = [
     row("decider.json.numbers", "state", '{"n":0.00001}', '{"n": 1e-05}'),
     row("decider.json.numbers", "state", '{"n":1e16}', '{"n": 1e+16}'),
     row("decider.json.numbers", "state", '{"n":2.0}', '{"n": 2.0}'),
+    row("decider.json.numbers", "state", '{"n":-0}', '{"n": 0}'),
     row(
         "decider.json.numbers",
         "state",
@@ -197,6 +215,18 @@ def test_not_rounded(target: Target) -> None:
     answered = decide(target, {"c": CHOICE, "s": SCORE, "n": NOUL})
     numbers = [*itertools.chain(*answered.readings.values()), answered.score("s").score]
     assert any(number != round(number, 6) for number in numbers), f"all are rounded: {numbers}"
+
+
+@checks("decider.answer.captured")
+@captured("decider/arithmetic-answer")
+def test_captured(target: Target, golden: Golden, past_z: int) -> None:
+    questions = {
+        "wide": but(CHOICE, criteria=options(past_z)),
+        "levels": but(SCORE, criteria=[f"{n}: {level}" for n, level in enumerate(levels(10))]),
+        "bare": NO_INSTRUCTIONS,
+        "empty": but(CHOICE, criteria={"shipping": "", "billing": None}),
+    }
+    golden.arithmetic(ask(target, questions, state=[{"late": n} for n in range(8)]))
 
 
 SAME_PROMPTS = 1e-5
@@ -300,4 +330,32 @@ def test_no_prefix(over_the_cap: Answer, target: Target) -> None:
 def test_context_counts(target: Target) -> None:
     answer = ask_one(target, but(NOUL, instructions=TOO_LONG))
     message = answer.expect(400).error_message
+    assert len(numbers_in(message)) >= 2, f"the message tells no two counts: {message!r}"
+
+
+@pytest.fixture(scope="session")
+def too_much(target: Target, isolated: Decisions) -> Answer:
+    """What is said to 640 prompts of an eighth of the context each, which is told in a refusal."""
+    message = ask_one(target, but(NOUL, instructions=TOO_LONG)).expect(400).error_message
+    told = [number for number in numbers_in(message) if number > 64]
+    if len(told) < 2:
+        pytest.skip(f"the context is not told by {message!r}")
+    each = (counted(target, "a", STATE * 9) - counted(target, "a")) / 8
+    state = STATE * math.ceil(min(told) / 8 / each)
+    score = but(SCORE, criteria=levels(10))
+    answer = ask(target, {f"q{index}": score for index in range(64)}, state=state)
+    if answer.status == 400 and answer.error.get("param") == "state":
+        pytest.skip("the config's max_state_tokens is less than an eighth of the context")
+    return answer
+
+
+@checks("decider.context.all")
+def test_too_much_together(too_much: Answer) -> None:
+    too_much.expect(400)
+
+
+@checks("decider.context.all-named")
+def test_what_is_too_much(too_much: Answer) -> None:
+    too_much.expect_refusal("questions")
+    message = too_much.error_message
     assert len(numbers_in(message)) >= 2, f"the message tells no two counts: {message!r}"

@@ -65,6 +65,12 @@ def test_no_other_members(decisions: Decisions) -> None:
         assert set(seen) == set(MEMBERS[kind]), f"the answer to a {kind} has {list(seen)}"
 
 
+@checks("systemone.answer.exact")
+@captured("systemone/shape-answer")
+def test_shape(target: Target, golden: Golden) -> None:
+    golden.shape(ask(target, {"choice": CHOICE, "score": SCORE, "noul": NOUL}))
+
+
 @checks("systemone.answer.order")
 def test_order_of_members(decisions: Decisions) -> None:
     seen = list(decisions.body)

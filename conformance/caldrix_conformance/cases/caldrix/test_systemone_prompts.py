@@ -5,6 +5,8 @@ A string is taken as it is, so a value that is no string must be read as its tex
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from caldrix_conformance.contracts.caldrix.decisions import expect_same_prompt
@@ -20,7 +22,9 @@ from caldrix_conformance.contracts.caldrix.questions import (
     decide_text,
     expect_written,
 )
+from caldrix_conformance.endpoints import COMPLETIONS
 from caldrix_conformance.marks import checks
+from caldrix_conformance.prompts import SPECIAL_TOKENS
 from caldrix_conformance.tables import row
 from caldrix_conformance.target import ABSENT, Target
 
@@ -52,6 +56,8 @@ WRITTEN = [
     row("systemone.numbers.positional", "state", "[1.25e15]", "[1250000000000000.0]"),
     row("systemone.numbers.whole", "state", "[2.0]", "[2.0]"),
     row("systemone.numbers.whole", "state", "[1e2]", "[100.0]"),
+    row("systemone.numbers.minus-zero", "state", "[-0]", "[0]"),
+    row("systemone.numbers.minus-zero", "level", "[-0]", "[0]"),
     *(row("systemone.numbers.integers", "state", f"[{n}]", f"[{n}]") for n in INTEGERS),
 ]
 
@@ -68,6 +74,73 @@ def test_null_instructions(target: Target, question: Question) -> None:
         decide_one(target, but(question, instructions=value)) for value in (None, ABSENT)
     )
     expect_same_prompt(null, absent)
+
+
+@checks("systemone.instructions.empty")
+@pytest.mark.parametrize("question", [CHOICE, SCORE, NOUL], ids=["choice", "score", "noul"])
+def test_empty_instructions(target: Target, question: Question) -> None:
+    empty, absent = (
+        decide_one(target, but(question, instructions=value)) for value in ("", ABSENT)
+    )
+    expect_same_prompt(empty, absent)
+
+
+@checks("systemone.instructions.unasked")
+@pytest.mark.parametrize(
+    ("question", "what"),
+    [(CHOICE, "option"), (SCORE, "level"), (NOUL, "answer")],
+    ids=["choice", "score", "noul"],
+)
+def test_question_without_instructions(target: Target, question: Question, what: str) -> None:
+    words = f"Which {what} fits the state best?"
+    absent, asked = (
+        decide_one(target, but(question, instructions=value)) for value in (ABSENT, words)
+    )
+    expect_same_prompt(absent, asked)
+
+
+@checks("systemone.description.empty")
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [(CHOICE, "shipping"), (NOUL, "true"), (NOUL, "false")],
+    ids=["choice", "true", "false"],
+)
+def test_empty_description(target: Target, question: Question, name: str) -> None:
+    criteria = {"true": "late", "false": "in time"} if question is NOUL else CHOICE["criteria"]
+    empty, null = (
+        decide_one(target, but(question, criteria={**criteria, name: value}))
+        for value in ("", None)
+    )
+    expect_same_prompt(empty, null)
+
+
+@checks("systemone.noul-criteria.nothing")
+@pytest.mark.parametrize("nothing", [None, {}], ids=["null", "empty"])
+def test_criteria_of_nothing(target: Target, nothing: object) -> None:
+    expect_same_prompt(decide_one(target, but(NOUL, criteria=nothing)), decide_one(target, NOUL))
+
+
+@pytest.fixture(scope="session")
+def special(target: Target) -> str:
+    """A text that a bare prompt holds as one token, however its letters would be split."""
+
+    def count(text: str) -> int:
+        return target.complete(COMPLETIONS, **COMPLETIONS.prompt(text)).usage.prompt_tokens
+
+    for text in SPECIAL_TOKENS:
+        if count(text * 8) - count(text * 4) == 4:
+            return text
+    pytest.skip("the model has none of the special tokens that the suite knows")
+
+
+@checks("systemone.special")
+@pytest.mark.parametrize("place", PLACES)
+def test_special(target: Target, special: str, place: str) -> None:
+    few, more = (
+        decide_text(target, PLACES[place] % json.dumps(special * times)).input_tokens
+        for times in (4, 8)
+    )
+    assert more - few == 4, f"{special} four times more adds {more - few} input tokens"
 
 
 @checks("systemone.json.spacing")

@@ -22,6 +22,7 @@ from caldrix_conformance.contracts.caldrix.questions import (
     CHOICE,
     NOUL,
     SCORE,
+    STATE,
     but,
     decide,
     decide_one,
@@ -169,6 +170,18 @@ def test_expected_score(decisions: Decisions, ten_levels: Decisions) -> None:
         expect_close("the score", score.score, expected_score(score.probabilities))
 
 
+SURE = "How sure is it that two and two are four?"
+GRADES = ["impossible", "possible", "certain"]
+
+
+@checks("systemone.score.unclipped")
+@pytest.mark.parametrize("state", [STATE, "Two and two are four. That is certain."])
+def test_score_of_the_highest_level(target: Target, state: str) -> None:
+    question = but(SCORE, instructions=SURE, criteria=GRADES)
+    score = decide_one(target, question, state=state).score("q")
+    expect_close("the score", score.score, expected_score(score.probabilities))
+
+
 def expect_confidence(score: Score) -> None:
     # Which of several likeliest counts is judged below.
     taken = [score_confidence(score.probabilities, i) for i in likeliest(score.probabilities)]
@@ -221,6 +234,7 @@ LEGENDS = [
     row("systemone.legend.exponents", "[1E5, 1e+2, 1e-5]"),
     row("systemone.legend.integers", '{"id": 123456789012345678901234567890}'),
     row("systemone.legend.integers", "[-9007199254740993]"),
+    row("systemone.legend.minus-zero", '{"a": [-0, 0]}'),
 ]
 
 

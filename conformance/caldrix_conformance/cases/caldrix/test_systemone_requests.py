@@ -51,6 +51,9 @@ TAKEN = [
     row("systemone.state.string", CHOICE, "Late."),
     row("systemone.state.object", CHOICE, JSON_OBJECT),
     row("systemone.state.array", CHOICE, JSON_ARRAY),
+    row("systemone.state.empty", NOUL, ""),
+    row("systemone.state.empty", NOUL, {}),
+    row("systemone.state.empty", NOUL, []),
     row("systemone.instructions.string", but(NOUL, instructions="Say it."), STATE),
     row("systemone.instructions.object", but(NOUL, instructions=JSON_OBJECT), STATE),
     row("systemone.instructions.array", but(SCORE, instructions=JSON_ARRAY), STATE),
@@ -282,6 +285,31 @@ def test_order_of_an_error(target: Target) -> None:
 def test_one_wrong_question(target: Target) -> None:
     questions = {"good": NOUL, "better": CHOICE, "bad": but(SCORE, criteria=[])}
     ask(target, questions).expect_refusal("questions.bad.criteria")
+
+
+@checks("systemone.refusal.unknown-first")
+def test_unknown_field_first(target: Target) -> None:
+    answer = ask(target, {"q": 7}, model=7, state=7, no_such_field=1)
+    answer.expect_refusal("no_such_field")
+
+
+@checks("systemone.refusal.first-question")
+@pytest.mark.parametrize("criteria", [None, "fine", []])
+def test_first_wrong_question(target: Target, criteria: object) -> None:
+    wrong = but(SCORE, criteria=criteria)
+    ask(target, {"good": NOUL, "b": wrong, "a": wrong}).expect_refusal("questions.b.criteria")
+
+
+@checks("systemone.refusal.length-last")
+def test_length_last(target: Target) -> None:
+    questions = {"long": but(NOUL, instructions=TOO_LONG), "wrong": but(SCORE, criteria=[])}
+    ask(target, questions).expect_refusal("questions.wrong.criteria")
+
+
+@checks("systemone.refusal.object")
+@captured("systemone/shape-refusal")
+def test_shape_of_a_refusal(target: Target, golden: Golden) -> None:
+    golden.shape(ask_one(target, but(NOUL, instructions=7)))
 
 
 @pytest.fixture(scope="session")

@@ -71,6 +71,33 @@ def test_batched_words(of_a_batched_server: Answer) -> None:
     expect_words(of_a_batched_server, "/v1/systemone needs --max-batch 1")
 
 
+WRONG_FIELDS = b'{"model": 7, "no_such_field": 1}'
+
+
+def expect_words_before_fields(target: Target, wanted: Answer) -> None:
+    """Check that a request of wrong fields is refused as a right one is."""
+    answer = target.send("POST", SYSTEMONE, content=WRONG_FIELDS, headers=HEADERS)
+    seen, words = answer.expect(400).error_message, wanted.expect(400).error_message
+    assert seen == words, f"the message is {seen!r}, and {words!r} to a right request"
+
+
+def expect_body_first(target: Target, other: Answer) -> None:
+    """Check that a body that is no JSON is refused for that, and not as any request is."""
+    answer = target.send("POST", SYSTEMONE, content=b"{not json", headers=HEADERS)
+    seen = answer.expect(400).error_message
+    assert seen != other.error_message, f"the message is {seen!r}, as to any request"
+
+
+@checks("systemone.batched.before-fields")
+def test_batched_before_fields(target: Target, of_a_batched_server: Answer) -> None:
+    expect_words_before_fields(target, of_a_batched_server)
+
+
+@checks("systemone.batched.body-first")
+def test_batched_body_first(target: Target, of_a_batched_server: Answer) -> None:
+    expect_body_first(target, of_a_batched_server)
+
+
 @pytest.fixture(scope="session")
 def of_a_base_model(target: Target) -> Answer:
     """What a model without a chat template says to such a request."""
@@ -95,6 +122,16 @@ def test_untemplated_param(of_a_base_model: Answer) -> None:
 @checks("systemone.untemplated.words")
 def test_untemplated_words(of_a_base_model: Answer) -> None:
     expect_words(of_a_base_model, "the model has no chat template; /v1/systemone needs one")
+
+
+@checks("systemone.untemplated.before-fields")
+def test_untemplated_before_fields(target: Target, of_a_base_model: Answer) -> None:
+    expect_words_before_fields(target, of_a_base_model)
+
+
+@checks("systemone.untemplated.body-first")
+def test_untemplated_body_first(target: Target, of_a_base_model: Answer) -> None:
+    expect_body_first(target, of_a_base_model)
 
 
 def expect_words(answer: Answer, words: str) -> None:

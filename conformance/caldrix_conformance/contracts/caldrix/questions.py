@@ -27,6 +27,30 @@ SCORE: Question = {
 NOUL: Question = {"type": "noul", "instructions": "Is it late?"}
 
 
+PRINTED_STATE = (
+    "Customer message: I was charged twice for my order last week and I want one of the payments "
+    "back."
+)
+PRINTED: Mapping[str, Question] = {
+    "team": {
+        "type": "choice",
+        "instructions": "Which team should handle this message?",
+        "criteria": {
+            "billing": "payments, refunds and invoices",
+            "shipping": "deliveries, tracking and lost parcels",
+            "technical": "bugs, crashes and login problems",
+        },
+    },
+    "angry": {"type": "noul", "instructions": "Is the customer angry?"},
+    "urgency": {
+        "type": "score",
+        "instructions": "How urgent is the message?",
+        "criteria": ["not urgent", "somewhat urgent", "very urgent"],
+    },
+}
+"""The questions that the document prints, about the state that it prints."""
+
+
 def options(count: int) -> dict[str, None]:
     """Criteria of a choice between that many options."""
     return {f"n{index}": None for index in range(count)}

@@ -7,7 +7,7 @@ The contract's document leaves their form open; this project's own choice is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -88,6 +88,28 @@ def record_of(target: Target, answered: Completion | Streamed) -> Record:
     record = _await(target, answer_id)
     assert record is not None, f"{PATH} has no record of the id {answer_id!r}"
     return record
+
+
+def records_of(
+    target: Target, route: str, ask: Callable[[], Answer]
+) -> tuple[Answer, Sequence[Record]]:
+    """What ``ask`` was answered, and the records of that route that came with it, one at least."""
+    before = {_mark(record) for record in records(target)}
+    answer = ask()
+    found: list[Record] = []
+
+    def look() -> bool:
+        listed = [record for record in records(target) if record.get("route") == route]
+        found[:] = [record for record in listed if _mark(record) not in before]
+        return bool(found)
+
+    assert eventually(look), f"{PATH} has no new record of {route}"
+    return answer, found
+
+
+def _mark(record: Record) -> str:
+    """What tells records apart: refused requests have no id."""
+    return f"{record.get('id')} {record.get('received')}"
 
 
 def let_it_be_recorded(target: Target, answered: Completion | Streamed) -> None:
