@@ -20,6 +20,18 @@ class Run:
     tokens: int
     wanted: int
 
+    @property
+    def token_ids(self) -> range | None:
+        """The range of token ids whose logits are wanted; None for all of them."""
+        least, most = [], []
+        for part in self.slices:
+            if part.wanted:
+                if part.only is None:
+                    return None
+                least.append(int(part.only.min()))
+                most.append(int(part.only.max()))
+        return range(min(least), max(most) + 1) if least else None
+
 
 def runs_of(slices: Sequence[Slice]) -> Iterator[Run]:
     """The slices, cut and drawn together so that each run has a bounded number of tokens."""
@@ -44,7 +56,7 @@ def runs_of(slices: Sequence[Slice]) -> Iterator[Run]:
             wanted = max(0, min(taken, each.wanted - rest))
             tokens = each.tokens[done : done + taken]
             features = each.features and each.features.within(done, done + taken)
-            group.append(Slice(each.row, each.start + done, tokens, wanted, features))
+            group.append(Slice(each.row, each.start + done, tokens, wanted, features, each.only))
             done += taken
             room -= taken
             if room == 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from attrs import frozen
@@ -19,11 +20,12 @@ from caldrix_cpu.embeddings import Embeddings
 from caldrix_cpu.numpy_kernels import compile_operation
 from caldrix_cpu.numpy_memory import RowMemory
 from caldrix_cpu.numpy_step import Step, check_features
-from caldrix_cpu.plan import ByNumpy, Plan
+from caldrix_cpu.plan import ByNumpy, Plan, Projection
 from caldrix_cpu.rows import Rows
 from caldrix_cpu.runs import Run, runs_of
 from caldrix_cpu.step_memory import SMALL_TOKENS, StepMemory
 from caldrix_cpu.team import Team
+from caldrix_cpu.tiles.layouts import TILE_ROWS
 
 _MOST_CHOSEN = 64
 """Up to so many tokens, the number of threads follows how long steps take."""
@@ -84,6 +86,14 @@ class TapeExecutor:
         self.threads = team.size
         self._threads = ThreadChoice(team.size)
         self._parts = self._make_parts(program, weights)
+        self._logits_record = next(
+            (
+                tape_.records[index]
+                for index, item in enumerate(plan.items)
+                if isinstance(item, Projection) and item.to_logits
+            ),
+            None,
+        )
         self._always_large = bool(by_numpy)
 
     @property
@@ -186,6 +196,32 @@ class TapeExecutor:
         began = time.perf_counter()
         header[tape.THREADS] = threads
         header[tape.SMALL_WANTED] = small_wanted
+        with self._logits_of(run.token_ids):
+            self._run_parts(run, threads, small=small, small_wanted=small_wanted)
+        if chosen:
+            self._threads.record(kind, threads, time.perf_counter() - began)
+
+    @contextmanager
+    def _logits_of(self, token_ids: range | None) -> Iterator[None]:
+        """The tape computes the logits of these alone, with the very same bits, in whole tiles."""
+        if token_ids is None or self._logits_record is None:
+            yield
+            return
+        record, header = self._logits_record, self._header
+        whole = record.copy(), header[tape.LOGITS]
+        tile_bytes = record[tape.TILE_BYTES]
+        # Tiles of several sizes can't be counted from any but the first.
+        first = token_ids[0] // TILE_ROWS if tile_bytes else 0
+        record[tape.TILES] = token_ids[-1] // TILE_ROWS + 1 - first
+        record[tape.WEIGHTS] += first * tile_bytes
+        header[tape.LOGITS] += 4 * TILE_ROWS * first
+        try:
+            yield
+        finally:
+            record[:], header[tape.LOGITS] = whole
+
+    def _run_parts(self, run: Run, threads: int, *, small: bool, small_wanted: bool) -> None:
+        header = self._header
         for part in self._parts:
             if part.selected and not run.wanted:
                 break
@@ -197,8 +233,6 @@ class TapeExecutor:
                 self._run_kernel(self._header_address, 0)
             if part.then is not None:
                 part.then(run)
-        if chosen:
-            self._threads.record(kind, threads, time.perf_counter() - began)
 
     def _make_parts(self, program: Program, weights: Mapping[str, Tensor]) -> list[Part]:
         """Cuts the tape where numpy has to run, and where spilled weights are let go of."""

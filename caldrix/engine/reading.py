@@ -6,13 +6,12 @@ company, and being computed again by itself where a step fails.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 import trio
-from attrs import field, frozen, validators
+from attrs import evolve, field, frozen, validators
 
 from caldrix.engine.kept import Kept
 from caldrix.engine.sampling import UnusableLogits
@@ -49,17 +48,21 @@ class ReadSequence(Sequence):
         """Whether the logits are there."""
         return self._logits is not None
 
+    def next_slice(self, most: int, draft: SequenceOf[int] = ()) -> Slice:
+        """As of any sequence; a vocabulary's other logits need not be computed."""
+        return evolve(super().next_slice(most, draft), only=self._token_ids)
+
     def pick(self, logits: Float32, draft: SequenceOf[int] = ()) -> list[int]:
         """Keeps the wanted ones of ``[1, vocab_size]`` logits; there are no tokens to pick.
 
-        Raises UnusableLogits, as for a token, where the best of all is no finite number.
+        Raises UnusableLogits where one of them is no number or more than finite.
         """
         assert not draft
         if not len(logits):
             return []
-        (after_prompt,) = logits
-        wanted: Float32 = after_prompt[self._token_ids]
-        if not math.isfinite(after_prompt.max()):
+        wanted: Float32 = logits[0, self._token_ids]
+        # NaN fails it too; what is impossible, minus infinity, is not for here to tell.
+        if not (wanted < np.inf).all():
             raise UnusableLogits("the model gave logits that are not finite numbers")
         self._picked = wanted
         return []

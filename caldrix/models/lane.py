@@ -120,6 +120,8 @@ class Slice:
     tokens: TokenIds = field(validator=validators.min_len(1))
     wanted: int = 0
     features: Features | None = field(default=None)
+    only: TokenIds | None = None
+    """Token ids whose logits are wanted; all others' may have no meaning then."""
 
     @features.validator
     def _check_features(self, _attribute: object, features: Features | None) -> None:

@@ -94,8 +94,11 @@ def _state(random: Random, tokens: int) -> str:
 
 
 def _question(number: int) -> Mapping[str, Any]:
-    """Some 50 tokens, which is what a question with three options has."""
+    """A choice of three, of some 50 tokens, and a noul, of some 30, in turn."""
     kinds = ("payment", "refund", "delivery", "login", "customer", "message", "team")
+    if number % 2:
+        asked = f"{number % 10} is this the late {kinds[number % 7]} of a customer"
+        return {"type": "noul", "instructions": asked}
     return {
         "type": "choice",
         "instructions": f"{number % 10} which team should handle this {kinds[number % 7]} problem",

@@ -184,3 +184,30 @@ def test_weights_that_are_used_twice() -> None:
         logits = feed(executor, range(16))
     expected = x64 @ arrays["embedding"].T
     assert np.abs(logits - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_K", "BF12"])
+@pytest.mark.parametrize("ids", [(0,), (17, 40, 33), (95, 16), (95,)], ids=str)
+def test_some_logits_alone_have_the_bits_of_all(kind: str, ids: tuple[int, ...]) -> None:
+    """Also beside a row that wants others, and after that all of them again."""
+    model = random_model("llama", kind)
+    wanted = np.array(ids, np.int64)
+
+    def first(row: int, only: np.ndarray | None) -> Slice:
+        return Slice(row, 0, np.array(LONG[:20], np.int64), wanted=2, only=only)
+
+    with compiled(model.program, model.weights, context=64, rows=2) as executor:
+        whole = executor.step([first(0, None)]).copy()
+        assert whole.shape == (2, 96)
+        executor.step([first(0, None)]).fill(np.nan)
+        some = executor.step([first(0, wanted)])
+        np.testing.assert_array_equal(some[:, wanted], whole[:, wanted])
+        # Its tiles, of several sizes, are computed from the first one on.
+        assert np.isnan(some).any() or kind == "BF12"
+        together = executor.step([first(0, wanted), first(1, wanted[:1])])
+        np.testing.assert_array_equal(together[:2, wanted], whole[:, wanted])
+        np.testing.assert_array_equal(together[2:, ids[0]], whole[:, ids[0]])
+        # Who wants all gets them in such company.
+        mixed = executor.step([first(0, wanted), first(1, None)])
+        np.testing.assert_array_equal(mixed[2:], whole)
+        np.testing.assert_array_equal(executor.step([first(0, None)]), whole)
