@@ -1,4 +1,4 @@
-"""A model's small files, read strictly: regular, bounded, UTF-8, and JSON as its standard has it.
+"""Small files, read strictly: regular, bounded, UTF-8, and JSON as its standard has it.
 
 A model directory is foreign input. A name in it can be a pipe that never ends, a link to a device,
 or a file larger than the memory; its JSON can say one thing twice. Each layer names the type of
@@ -14,10 +14,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
-from caldrix.errors import Refusal, quoted
+from caldrix.errors import CaldrixError, Refusal, quoted
 
 MAX_BYTES = 256 << 20
 """The default limit; real tokenizers reach 35 MB."""
+_FETCH_AGAIN = "fetch the model again"
 
 
 def read_text(path: Path, *, refusal: type[Refusal], limit: int = MAX_BYTES) -> str:
@@ -26,22 +27,32 @@ def read_text(path: Path, *, refusal: type[Refusal], limit: int = MAX_BYTES) -> 
     Raises ``refusal`` when it is missing, unreadable, no regular file (links are followed), over
     ``limit`` bytes, or not UTF-8.
     """
+    raw = read_bytes(path, refusal=refusal, remedy=_FETCH_AGAIN, limit=limit)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise refusal(f"{path} is not valid UTF-8; {_FETCH_AGAIN}") from None
+
+
+def read_bytes(path: Path, *, refusal: type[CaldrixError], remedy: str, limit: int) -> bytes:
+    """The bytes of a file.
+
+    Raises ``refusal`` when it is missing, unreadable, no regular file (links are followed), or over
+    ``limit`` bytes; ``remedy`` says what to do then.
+    """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise refusal(f"{path} is not a regular file; fetch the model again")
+                raise refusal(f"{path} is not a regular file; {remedy}")
             raw = file.read(limit + 1)
     except FileNotFoundError:
-        raise refusal(f"{path} is missing; fetch the model again") from None
+        raise refusal(f"{path} is missing; {remedy}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
         raise refusal(f"{path} cannot be read: {reason}") from error
     if len(raw) > limit:
-        raise refusal(f"{path} is over the limit of {limit} bytes; fetch the model again")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise refusal(f"{path} is not valid UTF-8; fetch the model again") from None
+        raise refusal(f"{path} is over the limit of {limit} bytes; {remedy}")
+    return raw
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -69,7 +80,7 @@ def parse_json_object(text: str, where: str, *, refusal: type[Refusal]) -> dict[
     """
 
     def fail(what: str) -> NoReturn:
-        raise refusal(f"{where}: {what}; fetch the model again")
+        raise refusal(f"{where}: {what}; {_FETCH_AGAIN}")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from types import MappingProxyType
 
@@ -15,79 +15,23 @@ import attrs
 import cattrs
 import trio
 
-from caldrix.engine.engine import Engine, GenerationRequest
+from caldrix.cli.conversation import Chat
+from caldrix.cli.pictures import typed_path
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.engine.sampling_ranges import SAMPLING_RANGES, OutOfRange
 from caldrix.errors import CaldrixError
-from caldrix.models.loading import TextModel
-from caldrix.text.assembler import TextAssembler
-from caldrix.text.template import render_chat
 
 _HELP = """\
-/reset             forget the conversation
+/image FILE        show the model an image with the next message
+/image             list the images that wait for it
+/drop              forget those
+/reset             forget the conversation, and the images
 /set NAME VALUE    change a setting: {names}
 /set               show the settings
 /exit              leave (so does Ctrl-D)
 Ctrl-C             stop the answer"""
 
 PROMPT = "> "
-
-Message = Mapping[str, str]
-
-
-@attrs.define(eq=False)
-class Chat:
-    """A conversation with a model, and how its answers are sampled."""
-
-    model: TextModel
-    engine: Engine
-    sampling: SamplingSettings
-    max_tokens: int | None = None
-    system: str | None = None
-    messages: list[Message] = attrs.field(factory=list)
-
-    def reset(self) -> None:
-        """Forgets the conversation; the system text stays."""
-        self.messages = []
-
-    async def answer(self, text: str) -> AsyncGenerator[str, None]:
-        """The model's answer to ``text``, as it comes; both join the conversation.
-
-        What was said before a stop by the user is kept. A model without a chat template
-        continues ``text`` instead, and keeps nothing.
-        """
-        template = self.model.template
-        if template is None:
-            async with aclosing(self._generate(self.model.tokenizer.encode(text))) as pieces:
-                async for piece in pieces:
-                    yield piece
-            return
-        asked: Message = {"role": "user", "content": text}
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        rendered = render_chat(template, [*system, *self.messages, asked])
-        prompt = self.model.tokenizer.encode_prompt(rendered.text)
-        said: list[str] = []
-        try:
-            async with aclosing(self._generate(prompt)) as pieces:
-                async for piece in pieces:
-                    said.append(piece)
-                    yield piece
-        finally:
-            if said:
-                self.messages += [asked, {"role": "assistant", "content": "".join(said)}]
-
-    async def _generate(self, prompt: list[int]) -> AsyncGenerator[str, None]:
-        tokenizer = self.model.tokenizer
-        assembler = TextAssembler(tokenizer)
-        request = GenerationRequest(
-            tuple(prompt), self.max_tokens, self.sampling, tokenizer.end_ids
-        )
-        async with self.engine.submit(request) as generation:
-            async for token in generation:
-                if piece := assembler.push(token):
-                    yield piece
-        if tail := assembler.finish():
-            yield tail
 
 
 async def print_answer(chat: Chat, text: str) -> None:
@@ -103,6 +47,8 @@ async def print_answer(chat: Chat, text: str) -> None:
 async def chat_loop(chat: Chat, read_line: Callable[[], str | None]) -> None:
     """Reads lines and answers them until /exit or the end of input (None)."""
     print("/help shows the commands")
+    if chat.waiting:
+        print(_show_waiting(chat))
     async with _interrupts() as answering:
         while True:
             line = await trio.to_thread.run_sync(read_line, abandon_on_cancel=True)
@@ -110,10 +56,11 @@ async def chat_loop(chat: Chat, read_line: Callable[[], str | None]) -> None:
                 print()
                 return
             command, _, rest = line.strip().partition(" ")
+            rest = rest.strip()
             if command == "/exit":
                 return
             if command in _COMMANDS:
-                print(_COMMANDS[command](chat, rest.split()))
+                print(_COMMANDS[command](chat, rest))
             elif command.startswith("/"):
                 print(f"{command} is no command; /help shows them")
             elif line.strip():
@@ -142,6 +89,8 @@ async def _answer(chat: Chat, line: str, answering: _Answering) -> None:
     if answering.scope.cancelled_caught:
         print(" (stopped)")
     answering.scope = None
+    if chat.waiting:
+        print(_show_waiting(chat))
 
 
 @asynccontextmanager
@@ -161,16 +110,40 @@ async def _interrupts() -> AsyncIterator[_Answering]:
         nursery.cancel_scope.cancel()
 
 
-def _show_help(chat: Chat, words: list[str]) -> str:
+def _show_help(chat: Chat, rest: str) -> str:
     return _HELP.format(names=", ".join(_settings(chat)))
 
 
-def _reset(chat: Chat, words: list[str]) -> str:
+def _reset(chat: Chat, rest: str) -> str:
     chat.reset()
     return "the conversation starts anew"
 
 
-def _set(chat: Chat, words: list[str]) -> str:
+def _image(chat: Chat, rest: str) -> str:
+    if chat.eyes is None:
+        return f"{chat.name} takes text only"
+    if not rest:
+        return _show_waiting(chat)
+    try:
+        chat.put_image(typed_path(rest))
+    except CaldrixError as error:
+        return str(error)
+    return _show_waiting(chat)
+
+
+def _show_waiting(chat: Chat) -> str:
+    if not chat.waiting:
+        return "no image waits; /image FILE puts one before the next message"
+    return "before the next message: " + ", ".join(map(str, chat.waiting))
+
+
+def _drop(chat: Chat, rest: str) -> str:
+    chat.waiting = []
+    return "no image waits now"
+
+
+def _set(chat: Chat, rest: str) -> str:
+    words = rest.split()
     if not words:
         return "\n".join(f"{name} {value}" for name, value in _settings(chat).items())
     if len(words) != 2:
@@ -207,6 +180,6 @@ def _settings(chat: Chat) -> Mapping[str, object]:
     return attrs.asdict(chat.sampling)
 
 
-_COMMANDS: Mapping[str, Callable[[Chat, list[str]], str]] = MappingProxyType(
-    {"/help": _show_help, "/reset": _reset, "/set": _set}
+_COMMANDS: Mapping[str, Callable[[Chat, str], str]] = MappingProxyType(
+    {"/help": _show_help, "/image": _image, "/drop": _drop, "/reset": _reset, "/set": _set}
 )

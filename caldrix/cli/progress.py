@@ -40,17 +40,21 @@ class _ByUnit(ProgressColumn):
 
 
 class TerminalProgress:
-    """Draws on stderr: bars on a terminal, a line each elsewhere. A context manager."""
+    """Draws on stderr: bars on a terminal, a line each elsewhere. A context manager.
 
-    def __init__(self) -> None:
+    With ``transient`` the bars are gone at its end.
+    """
+
+    def __init__(self, *, transient: bool = False) -> None:
         self._console = Console(stderr=True)
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             _ByUnit({"bytes": DownloadColumn(), "pieces": MofNCompleteColumn()}),
             _ByUnit({"bytes": TransferSpeedColumn()}),
             TimeRemainingColumn(),
             console=self._console,
+            transient=transient,
             disable=not self._console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}

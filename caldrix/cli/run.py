@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Annotated
 
 import trio
 from cyclopts import Parameter
 
-from caldrix.cli.chat import PROMPT, Chat, chat_loop, print_answer
+from caldrix.cli.chat import PROMPT, chat_loop, print_answer
+from caldrix.cli.conversation import Chat
 from caldrix.cli.logs import configure_logging
-from caldrix.cli.options import (
-    DtypeFlag,
-    KvDtypeFlag,
-    SamplingFlags,
-    Whole,
-    check_positive,
-    check_text,
-    read_size,
-    read_threads,
-)
+from caldrix.cli.opening import ModelFlags, Opened
+from caldrix.cli.options import SamplingFlags, Whole, check_positive, check_text
+from caldrix.cli.pictures import ImageFlags, check_spelling
 from caldrix.cli.progress import TerminalProgress
 from caldrix.cli.speculation import SpeculationFlags
 from caldrix.cli.termination import ended_by_sigterm
-from caldrix.engine.engine import running_engine
-from caldrix.engine.sampling import SamplingSettings
-from caldrix.engine.speculation.opening import open_speculation
-from caldrix.engine.speculation.settings import settle
-from caldrix.engine.speculation.speculator import Speculator
+from caldrix.engine.engine import Engine, running_engine
 from caldrix.errors import Refusal
-from caldrix.models.lane import find_lane
-from caldrix.models.loading import TextModel, load_model
-from caldrix.weights.names import DEFAULT_MODEL, resolve
+from caldrix.models.registry import bind
+from caldrix.vision.errors import PlaceholderCount
+from caldrix.vision.eyes import Eyes, find_processor
+from caldrix.weights.checkpoint import open_checkpoint
+from caldrix.weights.names import DEFAULT_MODEL, Resolved, resolve
 
 
 def run(
@@ -42,13 +35,9 @@ def run(
     *,
     prompt: Annotated[str | None, Parameter(name=["--prompt", "-p"])] = None,
     system: str | None = None,
+    images: ImageFlags | None = None,
     max_tokens: Whole | None = None,
-    backend: str = "auto",
-    dtype: DtypeFlag = "auto",
-    kv_dtype: KvDtypeFlag = "auto",
-    weight_budget: str | None = None,
-    context: Whole | None = None,
-    threads: str = "auto",
+    flags: ModelFlags | None = None,
     sampling: SamplingFlags | None = None,
     speculation: SpeculationFlags | None = None,
 ) -> int:
@@ -62,90 +51,90 @@ def run(
         What to answer. Without it a chat begins: /help shows its commands.
     system
         A system message to begin with.
+    images
+        The images that a prompt begins with.
     max_tokens
         At most so many tokens an answer; otherwise until the model ends or the context is full.
-    backend
-        The lane to run on.
-    dtype
-        How weights are kept in memory; auto is the lane's own choice for the model's files.
-    kv_dtype
-        How the keys and values of the context are kept; auto is the lane's own choice.
-    weight_budget
-        At most so much of the weights stays in memory, such as 500M, 2G or 1.5GiB; no limit if
-        not given.
-    context
-        Positions for prompt and answers together.
-    threads
-        Threads to compute with: auto, or a number.
+    flags
+        How the model is computed.
     sampling
         How tokens are picked.
     speculation
         Whether, and how, tokens are guessed ahead.
     """
+    images = images or ImageFlags()
     settings = (sampling or SamplingFlags()).settings()
-    guessing = (speculation or SpeculationFlags()).settings()
     configure_logging("text")
     check_positive("--max-tokens", max_tokens)
     for flag, text in (("--prompt", prompt), ("--system", system)):
         check_text(flag, text)
-    check_positive("--context", context, least=2)
-    thread_count = read_threads(threads)
-    budget = None if weight_budget is None else read_size("--weight-budget", weight_budget)
-    lane = find_lane(backend)
-    guessing = settle(guessing, lane, max_batch=1, weight_budget=budget)
+    if images.image_detail is not None and prompt is not None and not images.image:
+        raise Refusal("--image-detail is of no use without an image; leave it out, or add --image")
+    opening = (flags or ModelFlags()).opening(speculation)
+    # Before the model: a file that can't be read should not be told after a minute of loading.
+    pictures = images.read()
     with ExitStack() as stack:
         with ended_by_sigterm(), TerminalProgress() as progress:
             resolved = resolve(model, progress)
-            loaded = stack.enter_context(
-                load_model(
-                    resolved.path,
-                    lane=lane,
-                    context=context,
-                    threads=thread_count,
-                    dtype=dtype,
-                    kv_dtype=kv_dtype,
-                    weight_budget=budget,
-                    progress=progress,
-                )
-            )
-            opened = stack.enter_context(
-                open_speculation(
-                    guessing,
-                    loaded,
-                    path=resolved.path,
-                    lane=lane,
-                    threads=thread_count,
-                    progress=progress,
-                )
-            )
-        if loaded.template is None and (prompt is None or system is not None):
+            if pictures:
+                _require_tower(resolved)
+            opened = stack.enter_context(opening.open(resolved.path, progress=progress))
+        loaded = opened.model
+        if loaded.template is None and (prompt is None or system is not None or pictures):
             raise Refusal(
                 f"{resolved.served_name} has no chat template, so it cannot chat; "
                 "use -p alone to have a text continued"
             )
-        speculator = None if opened is None else opened.speculator
-        terminated = trio.run(_run, loaded, speculator, settings, prompt, system, max_tokens)
+        processor = find_processor(loaded, resolved.path)
+        if processor is not None:
+            _require_no_spelling({"--prompt": prompt, "--system": system})
+
+        def begin(engine: Engine) -> Chat:
+            return Chat(
+                loaded,
+                engine,
+                settings,
+                max_tokens,
+                system,
+                eyes=Eyes.of(loaded, processor),
+                name=resolved.served_name,
+                detail=images.detail,
+                waiting=pictures,
+            )
+
+        terminated = trio.run(_run, opened, begin, prompt)
     if terminated:
         # The signal's own end: the interpreter's would wait for a line that is being read.
         signal.raise_signal(signal.SIGTERM)
     return 0
 
 
-async def _run(
-    model: TextModel,
-    speculator: Speculator | None,
-    sampling: SamplingSettings,
-    prompt: str | None,
-    system: str | None,
-    max_tokens: int | None,
-) -> bool:
+def _require_tower(resolved: Resolved) -> None:
+    """Refuses images for a model that takes text only, before its weights are loaded."""
+    with open_checkpoint(resolved.path) as checkpoint:
+        if bind(checkpoint).tower is None:
+            raise Refusal(f"{resolved.served_name} takes text only; leave out --image")
+
+
+def _require_no_spelling(flags: Mapping[str, str | None]) -> None:
+    for flag, text in flags.items():
+        try:
+            check_spelling(flag, text or "")
+        except PlaceholderCount as error:
+            raise Refusal(str(error)) from error
+
+
+async def _run(opened: Opened, begin: Callable[[Engine], Chat], prompt: str | None) -> bool:
     """Whether SIGTERM ended it."""
+    model, speculation = opened.model, opened.speculation
     async with trio.open_nursery() as nursery:
         await nursery.start(_cancel_on_sigterm, nursery.cancel_scope)
         async with running_engine(
-            model.executor, context=model.context, speculator=speculator
+            model.executor,
+            context=model.context,
+            speculator=None if speculation is None else speculation.speculator,
         ) as engine:
-            chat = Chat(model, engine, sampling, max_tokens, system)
+            chat = begin(engine)
             if prompt is not None:
                 await print_answer(chat, prompt)
             else:

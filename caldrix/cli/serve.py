@@ -18,15 +18,8 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from caldrix.cli.logs import LogFormat, LogLevel, configure_logging
-from caldrix.cli.options import (
-    DtypeFlag,
-    KvDtypeFlag,
-    SamplingFlags,
-    Whole,
-    check_positive,
-    read_size,
-    read_threads,
-)
+from caldrix.cli.opening import ModelFlags
+from caldrix.cli.options import SamplingFlags, Whole, check_positive
 from caldrix.cli.progress import TerminalProgress
 from caldrix.cli.speculation import SpeculationFlags
 from caldrix.cli.termination import ended_by_sigterm
@@ -39,8 +32,7 @@ from caldrix.decisions.decider_config import (
 from caldrix.decisions.errors import UnfitModel
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
-from caldrix.engine.speculation.opening import Speculation, open_speculation
-from caldrix.engine.speculation.settings import settle
+from caldrix.engine.speculation.opening import Speculation
 from caldrix.errors import CaldrixError, Refusal
 from caldrix.http import listening
 from caldrix.http.config import MOST_BODY, MOST_BODY_WITH_IMAGES, ServerConfig
@@ -51,9 +43,9 @@ from caldrix.http.server import serve as serve_http
 from caldrix.http.service import Service
 from caldrix.http.telemetry import Telemetry
 from caldrix.models.fields import UnsupportedModel
-from caldrix.models.lane import find_lane
-from caldrix.models.loading import TextModel, load_model
+from caldrix.models.loading import TextModel
 from caldrix.models.program import Program
+from caldrix.vision.eyes import find_processor
 from caldrix.vision.processor import ImageProcessor
 from caldrix.weights.names import DEFAULT_MODEL, resolve
 
@@ -88,15 +80,10 @@ def serve(
     host: str = "127.0.0.1",
     port: Whole = 8425,
     served_name: str | None = None,
-    backend: str = "auto",
-    dtype: DtypeFlag = "auto",
-    kv_dtype: KvDtypeFlag = "auto",
-    weight_budget: str | None = None,
-    context: Whole | None = None,
+    flags: ModelFlags | None = None,
     max_batch: Whole | None = None,
     prefix_rows: Whole = 0,
     queue_depth: Whole = 64,
-    threads: str = "auto",
     sampling: SamplingFlags | None = None,
     speculation: SpeculationFlags | None = None,
     drain_timeout: float = 30.0,
@@ -117,17 +104,8 @@ def serve(
         Port to listen on; 0 finds a free one.
     served_name
         Name that requests call the model by, instead of its own.
-    backend
-        Lane to compute on: auto, or one that `caldrix doctor` lists.
-    dtype
-        How weights are kept in memory; auto is the lane's own choice for the model's files.
-    kv_dtype
-        How the keys and values of the context are kept; auto is the lane's own choice.
-    weight_budget
-        At most so much of the weights stays in memory, such as 500M, 2G or 1.5GiB; no limit if
-        not given.
-    context
-        Tokens a prompt and its answer may have together; the model's own limit if not given.
+    flags
+        How the model is computed.
     max_batch
         Requests computed at the same time; 1 if not given.
     prefix_rows
@@ -135,8 +113,6 @@ def serve(
         own rows; each takes as much memory as one of those.
     queue_depth
         Requests that may wait beside those; one more is answered with a 429.
-    threads
-        Threads to compute with: auto, or a number.
     sampling
         How tokens are picked, where a request says nothing.
     speculation
@@ -161,18 +137,13 @@ def serve(
         )
     if served_name is not None and not served_name.strip():
         raise Refusal("--served-name must not be empty")
-    check_positive("--context", context, least=2)
     check_positive("--max-batch", max_batch)
     check_positive("--prefix-rows", prefix_rows, least=0)
     check_positive("--queue-depth", queue_depth, least=0)
     check_positive("--replay-ring", replay_ring, least=0)
-    thread_count = read_threads(threads)
-    budget = None if weight_budget is None else read_size("--weight-budget", weight_budget)
     settings = (sampling or SamplingFlags()).settings()
-    guessing = (speculation or SpeculationFlags()).settings()
     configure_logging(log_format, level=log_level)
-    lane = find_lane(backend)
-    guessing = settle(guessing, lane, max_batch=max_batch or 1, weight_budget=budget)
+    opening = (flags or ModelFlags()).opening(speculation, max_batch=max_batch or 1)
     # Before the model: a port in use should not be told after a minute of loading.
     sockets = listening.bind(host, port)
     with ExitStack() as stack:
@@ -181,33 +152,17 @@ def serve(
             resolved = resolve(DEFAULT_MODEL if model is None else model, progress)
             # Before the weights: a config that can't be read should not be told after a minute.
             trained = find_decider_config(resolved.path)
-            loaded = stack.enter_context(
-                load_model(
+            opened = stack.enter_context(
+                opening.open(
                     resolved.path,
-                    lane=lane,
-                    context=context,
-                    rows=max_batch or 1,
                     prefix_rows=prefix_rows,
                     snapshots=partial(
-                        _snapshots, rows=max_batch or 1, is_decider=trained is not None
+                        _snapshots, rows=opening.max_batch, is_decider=trained is not None
                     ),
-                    threads=thread_count,
-                    dtype=dtype,
-                    kv_dtype=kv_dtype,
-                    weight_budget=budget,
                     progress=progress,
                 )
             )
-            opened = stack.enter_context(
-                open_speculation(
-                    guessing,
-                    loaded,
-                    path=resolved.path,
-                    lane=lane,
-                    threads=thread_count,
-                    progress=progress,
-                )
-            )
+        loaded = opened.model
         serving = _Serving(
             config=ServerConfig(
                 host=host,
@@ -220,11 +175,11 @@ def serve(
             queue_depth=queue_depth,
             replay_ring=replay_ring,
             served_name=served_name or resolved.served_name,
-            lane=lane.name,
+            lane=opening.lane.name,
             path=resolved.path,
             decider=None if trained is None else _decider(trained, loaded, resolved.path),
-            processor=None if loaded.vision is None else _processor(loaded, resolved.path),
-            speculation=opened,
+            processor=find_processor(loaded, resolved.path),
+            speculation=opened.speculation,
         )
         listening.allow_many_connections()
         listening.listen(sockets)
@@ -249,15 +204,6 @@ def _decider(config: DeciderConfig, model: TextModel, path: Path) -> Decider:
         raise UnsupportedModel(
             f"{path / DECIDER_CONFIG} makes a decider of it, but {error}"
         ) from error
-
-
-def _processor(model: TextModel, path: Path) -> ImageProcessor:
-    """What makes images of the tower's tiles. Raises a Refusal if the two don't go together."""
-    assert model.vision is not None
-    tower = model.vision.tower
-    processor = ImageProcessor.from_directory(path, model.tokenizer)
-    processor.check_tower(tower.side, tower.tokens, tower.image_token)
-    return processor
 
 
 def _images(model: TextModel, serving: _Serving) -> ImageReader | None:

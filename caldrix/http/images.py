@@ -1,8 +1,7 @@
 """Images on the way from a request to the engine: decoded, cut into tiles, and seen by the tower.
 
-All of it is off the event loop, and apart from the engine's steps. A few requests at a time decode
-their images, each one image after the other, and some more wait for that; the tower sees one tile
-at a time. Whoever leaves is done with by the end of the tile, or of the file, that is in work.
+A few requests at a time decode their images, each one image after the other, and some more wait for
+that.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 import trio
 from attrs import field, frozen
 
-from caldrix.errors import CaldrixError
 from caldrix.http.errors import ApiError, api_error
 from caldrix.models.lane import Features
+from caldrix.vision.errors import InvalidImage
+from caldrix.vision.eyes import Eyes
 from caldrix.vision.parts import EncodedImage
 from caldrix.vision.preprocessing import Pixels
 from caldrix.vision.processor import ImageProcessor
@@ -43,21 +42,17 @@ class ImageReader:
     def __init__(
         self, processor: ImageProcessor, encode: Callable[[Pixels], Float32], queue_depth: int
     ) -> None:
-        self._processor = processor
-        self._encode = encode
+        self._eyes = Eyes(processor, encode, decoders=MOST_DECODING)
         self._most = MOST_DECODING + queue_depth
         self._present = 0
         self._decoders = trio.Semaphore(MOST_DECODING)
-        # Threads beyond those of the texts: images take longer, and must not hold those up.
-        self._decoding = trio.CapacityLimiter(MOST_DECODING)
-        self._seeing = trio.CapacityLimiter(1)
 
     def encode(self, rendered: str, images: Sequence[PlacedImage]) -> list[int]:
         """The tokens of a rendered chat with its images, of which none is decoded.
 
         Raises PlaceholderCount or InvalidText.
         """
-        return self._processor.encode(rendered, [placed.image for placed in images])
+        return self._eyes.encode(rendered, [placed.image for placed in images])
 
     async def features(self, images: Sequence[PlacedImage], prompt: Sequence[int]) -> Features:
         """What stands in the prompt for the images' tokens.
@@ -67,9 +62,7 @@ class ImageReader:
         with self._admitted():
             async with self._decoders:
                 rows = [row for placed in images for row in await self._see(placed)]
-        tokens = np.array(prompt, np.int64)
-        (places,) = np.nonzero(tokens == self._processor.layout.image_token_id)
-        return Features(places, np.concatenate(rows))
+        return self._eyes.features(prompt, rows)
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
@@ -82,19 +75,7 @@ class ImageReader:
             self._present -= 1
 
     async def _see(self, placed: PlacedImage) -> Sequence[Float32]:
-        """The features of each of an image's tiles, ``[tokens of a tile, width]``."""
         try:
-            tiles = await trio.to_thread.run_sync(
-                self._processor.tiles, placed.image, limiter=self._decoding
-            )
-        except CaldrixError as error:
+            return await self._eyes.see(placed.image)
+        except InvalidImage as error:
             raise api_error(error, param=placed.place) from error
-
-        def see_next() -> Float32 | None:
-            tile = next(tiles, None)
-            return None if tile is None else self._encode(tile)
-
-        seen: list[Float32] = []
-        while (rows := await trio.to_thread.run_sync(see_next, limiter=self._seeing)) is not None:
-            seen.append(rows)
-        return seen

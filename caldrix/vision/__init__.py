@@ -8,5 +8,7 @@ The way of an image, each step in a module of its own:
 4. `decoding`: the pixels; all that came before has decoded none.
 5. `preprocessing`: the tiles as a model's tower takes them.
 
-`processor` holds what of this a model's own files decide (`settings`).
+`processor` holds what of this a model's own files decide (`settings`), and `eyes` has the tower
+behind it: tiles become features, off the event loop. Of an image on the user's disk `image_files`
+is the first step.
 """

@@ -96,6 +96,14 @@ def read_image(image_url: object) -> EncodedImage:
     return EncodedImage(image_format.read(data), media_type, detail)
 
 
+def read_image_bytes(data: bytes, detail: Detail) -> EncodedImage:
+    """The image of a file that nobody named the type of; it shows. Raises InvalidImage."""
+    for media_type, image_format in _FORMATS.items():
+        if image_format.signature.match(data):
+            return EncodedImage(image_format.read(data), media_type, detail)
+    raise InvalidImage("the file is no PNG, JPEG or WebP image; save it as one of them")
+
+
 def check_image_count(count: int) -> None:
     """Raises TooManyImages if a request holds more than MAX_IMAGES."""
     if count > MAX_IMAGES:

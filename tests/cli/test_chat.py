@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from caldrix.cli.chat import Chat, chat_loop
+from caldrix.cli.chat import chat_loop
+from caldrix.cli.conversation import Chat
 from caldrix.engine.engine import running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.models.builder import ProgramBuilder
@@ -115,8 +116,8 @@ def test_interrupt_stops_the_answer_and_not_the_chat(capsys: pytest.CaptureFixtu
         with trio.fail_after(10):
             async with chatting(scripted(endless_then_done)) as chat:
                 await chat_loop(chat, typed(["go on", "/set"]))
-                assert [message["role"] for message in chat.messages] == ["user", "assistant"]
-                assert set(chat.messages[1]["content"]) == {"a"}
+                assert [message.role for message in chat.messages] == ["user", "assistant"]
+                assert set(chat.messages[1].text) == {"a"}
                 with trio.fail_after(2):
                     await wait_idle(chat.engine)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
-from caldrix.cli import run, serve
+from caldrix.cli import opening
 from caldrix.cli.main import execute
 from caldrix.cli.options import read_size
 from caldrix.errors import Refusal
@@ -42,8 +42,7 @@ class AskedLane:
 def lane(monkeypatch: pytest.MonkeyPatch) -> AskedLane:
     """The lane that both commands find."""
     asked = AskedLane()
-    for command in (run, serve):
-        monkeypatch.setattr(command, "find_lane", lambda name: asked)
+    monkeypatch.setattr(opening, "find_lane", lambda name: asked)
     return asked
 
 

@@ -39,5 +39,5 @@ def scripted_model(
 
 
 if __name__ == "__main__":
-    with mock.patch("caldrix.cli.serve.load_model", scripted_model):
+    with mock.patch("caldrix.cli.opening.load_model", scripted_model):
         sys.exit(execute(["serve", *sys.argv[1:]]))

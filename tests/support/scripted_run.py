@@ -14,5 +14,5 @@ from caldrix.cli.run import run
 from tests.support.scripted_process import scripted_model
 
 if __name__ == "__main__":
-    with mock.patch("caldrix.cli.run.load_model", scripted_model):
+    with mock.patch("caldrix.cli.opening.load_model", scripted_model):
         sys.exit(App(default_command=run)(result_action="return_value"))
