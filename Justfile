@@ -93,6 +93,10 @@ bench-sampling *arguments:
 bench-vision *arguments: _peers
     {{ quote(peers / "bin/python") }} -m tests.benchmarks.vision {{ arguments }}
 
+# Measure the memory that requests of eight of the largest images take at the peak
+bench-image-memory *arguments:
+    {{ python }} -m tests.benchmarks.image_memory {{ arguments }}
+
 # Ask four times what a server can take, and check each answer, refusal and what is left over
 soak *arguments:
     {{ python }} -m tests.soak {{ arguments }}

@@ -156,11 +156,15 @@ class Engine:
         That is PromptTooLong or UnknownToken, or EngineUnavailable as for any other. With ``after``
         it follows so many tokens that `check_tokens` has seen.
         """
-        if self.stopped:
-            raise EngineUnavailable
+        self.check_available()
         if after + len(prompt) >= self.context:
             raise PromptTooLong(after + len(prompt), self.context)
         self.check_tokens(prompt)
+
+    def check_available(self) -> None:
+        """Raises EngineUnavailable if it takes no more requests."""
+        if self.stopped:
+            raise EngineUnavailable
 
     def check_tokens(self, tokens: SequenceOf[int]) -> None:
         """Raises UnknownToken for one that the model does not have."""
@@ -201,10 +205,14 @@ class Engine:
             await trio.to_thread.run_sync(self._step_until_ended, limiter=trio.CapacityLimiter(1))
         except Exception:  # noqa: BLE001  # it ends the engine, and must not end the others' work
             _log.exception("engine_failed")
-            self._die()
+            self.fail()
 
-    def _die(self) -> None:
-        """Ends by a failure of its own, of which those are told that it worked on."""
+    def fail(self) -> None:
+        """Ends by a failure that nothing can follow, of which those are told that it worked on.
+
+        It is its own, or one that was met beside it, as where a lane is lost that more than the
+        engine computes on. Only in the event loop.
+        """
         self.failed = True
         with self._lock:
             for sequence in self._scheduler.everyone():

@@ -7,7 +7,7 @@ handler, and an `Answer` or an `EventStream` back.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 
@@ -173,18 +173,22 @@ def create_app(service: Service, config: ServerConfig, routes: Sequence[Route]) 
 
 def _view(service: Service, route: Route, most_body: int) -> Callable[..., Awaitable[Response]]:
     async def view(**path_parameters: str) -> Response:
-        incoming = Incoming(_watch.get(), path_parameters)
-        if route.method == "POST":
-            coding = content_coding(request.headers.getlist("Content-Encoding"))
-            body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-            if coding is not None:
-                body = await trio.to_thread.run_sync(
-                    coding.decode, body, most_body, limiter=service.text_threads
-                )
-            content_type = request.headers.get("Content-Type")
-            incoming = evolve(incoming, content_type=content_type, body=body)
-        answer = await route.handler(service, incoming)
+        # Nothing here holds on to the body, which may be large: the handler decides how long.
+        answer = await route.handler(service, await receive(path_parameters))
         return _StreamResponse(answer) if isinstance(answer, EventStream) else _response(answer)
+
+    async def receive(path_parameters: Mapping[str, str]) -> Incoming:
+        incoming = Incoming(_watch.get(), path_parameters)
+        if route.method != "POST":
+            return incoming
+        coding = content_coding(request.headers.getlist("Content-Encoding"))
+        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+        if coding is not None:
+            body = await trio.to_thread.run_sync(
+                coding.decode, body, most_body, limiter=service.text_threads
+            )
+        content_type = request.headers.get("Content-Type")
+        return evolve(incoming, content_type=content_type, body=body)
 
     return view
 

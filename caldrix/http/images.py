@@ -34,15 +34,15 @@ class PlacedImage:
 
 
 class ImageReader:
-    """Makes features of a server's images; ``encode`` makes them of a tile, in any one thread.
+    """Makes features of a server's images; ``see`` makes them of a tile, in any one thread.
 
     ``queue_depth`` requests wait for a decoder at most.
     """
 
     def __init__(
-        self, processor: ImageProcessor, encode: Callable[[Pixels], Float32], queue_depth: int
+        self, processor: ImageProcessor, see: Callable[[Pixels], Float32], queue_depth: int
     ) -> None:
-        self._eyes = Eyes(processor, encode, decoders=MOST_DECODING)
+        self._eyes = Eyes(processor, see, decoders=MOST_DECODING)
         self._most = MOST_DECODING + queue_depth
         self._present = 0
         self._decoders = trio.Semaphore(MOST_DECODING)
@@ -54,14 +54,22 @@ class ImageReader:
         """
         return self._eyes.encode(rendered, [placed.image for placed in images])
 
-    async def features(self, images: Sequence[PlacedImage], prompt: Sequence[int]) -> Features:
+    async def features(
+        self,
+        images: Sequence[PlacedImage],
+        prompt: Sequence[int],
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> Features:
         """What stands in the prompt for the images' tokens.
 
-        Raises ApiError: a 429 if too many wait, or a 400 that names the image at fault.
+        ``check`` is called before each image and each tile, and raises what ends the work. Raises
+        ApiError: a 429 if too many wait, or a 400 that names the image at fault. Raises what the
+        tower does.
         """
         with self._admitted():
             async with self._decoders:
-                rows = [row for placed in images for row in await self._see(placed)]
+                rows = [row for placed in images for row in await self._see(placed, check)]
         return self._eyes.features(prompt, rows)
 
     @contextmanager
@@ -74,8 +82,10 @@ class ImageReader:
         finally:
             self._present -= 1
 
-    async def _see(self, placed: PlacedImage) -> Sequence[Float32]:
+    async def _see(self, placed: PlacedImage, check: Callable[[], None]) -> Sequence[Float32]:
+        """The features of each of an image's tiles, ``[tokens of a tile, width]``."""
+        check()
         try:
-            return await self._eyes.see(placed.image)
+            return await self._eyes.see(placed.image, check)
         except InvalidImage as error:
             raise api_error(error, param=placed.place) from error

@@ -116,9 +116,19 @@ class ChatTemplate:
 
 def _in_parts(message: Mapping[str, object]) -> Mapping[str, object]:
     content = message.get("content")
-    if not isinstance(content, str):
-        return message
-    return {**message, "content": [{"type": "text", "text": content}]}
+    return {**message, "content": _as_parts(content)} if isinstance(content, str) else message
+
+
+def _text_alone(content: object) -> str | None:
+    """A content as text; None if it is none, or has other parts, which must keep their order."""
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if part.get("type") == "text"]
+        return "".join(texts) if len(texts) == len(content) else None
+    return content if isinstance(content, str) else None
+
+
+def _as_parts(text: str) -> list[Mapping[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 @frozen
@@ -162,18 +172,17 @@ def _move_system(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, 
     """``messages`` with the leading system text in the first user message; None if impossible."""
     if not messages or messages[0].get("role") != "system":
         return None
-    system, rest = messages[0].get("content"), list(messages[1:])
+    system, rest = _text_alone(messages[0].get("content")), list(messages[1:])
+    if system is None:
+        return None
     for index, message in enumerate(rest):
         if message.get("role") != "user":
             continue
         content = message.get("content")
-        if not isinstance(system, str):
-            return None
         if isinstance(content, str):
             rest[index] = {**message, "content": f"{system}\n\n{content}"}
         elif isinstance(content, list):
-            part = {"type": "text", "text": f"{system}\n\n"}
-            rest[index] = {**message, "content": [part, *content]}
+            rest[index] = {**message, "content": [*_as_parts(f"{system}\n\n"), *content]}
         else:
             return None
         return rest

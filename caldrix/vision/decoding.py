@@ -66,7 +66,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         image = _from_16_bits(image)
     if image.has_transparency_data:
         return _on_white(image)
-    return image.convert("RGB")
+    # To convert it would copy it.
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_16_bits(image: Image.Image) -> Image.Image:

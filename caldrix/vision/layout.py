@@ -61,7 +61,13 @@ class ImageLayout:
         pieces = [first]
         for plan, text in zip(plans, others, strict=True):
             pieces += (self.image_text(plan), text)
-        return self.tokenizer.encode_prompt("".join(pieces))
+        tokens = self.tokenizer.encode_prompt("".join(pieces))
+        # A tokenizer that normalizes texts may find the token in one that spells it otherwise.
+        stray = tokens.count(self.image_token_id) - self.tokens_per_tile * sum(
+            plan.tiles for plan in plans
+        )
+        _check_count(len(plans) + stray, len(plans))
+        return tokens
 
     def count(self, plan: TilePlan) -> int:
         """The tokens of one image, the features' and those around them."""

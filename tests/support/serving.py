@@ -15,6 +15,7 @@ from caldrix.decisions.decider import Decider
 from caldrix.engine.engine import Engine, running_engine
 from caldrix.engine.sampling import SamplingSettings
 from caldrix.http.config import ServerConfig
+from caldrix.http.images import ImageReader
 from caldrix.http.replay import ReplayRing
 from caldrix.http.server import Shutdown, serve
 from caldrix.http.service import Service
@@ -109,6 +110,7 @@ async def serving(
     snapshots: int = 0,
     queue_depth: int = 64,
     decider: Decider | None = None,
+    images: ImageReader | None = None,
     sampling: SamplingSettings | None = None,
     config: ServerConfig | None = None,
     replay_ring: int = 0,
@@ -150,6 +152,7 @@ async def serving(
             vocab_size=tokenizer.vocab_size,
             telemetry=telemetry,
             decider=decider,
+            images=images,
             sampling=sampling or SamplingSettings(),
         )
         (url,) = await nursery.start(run)

@@ -350,6 +350,21 @@ def test_a_system_message_moves_before_image_parts() -> None:
     assert json.loads(chat.text.removeprefix("[user] ")) == moved
 
 
+def test_a_system_message_of_parts_moves_before_others() -> None:
+    source = NO_SYSTEM.replace("m.content", "m.content | tojson")
+    system = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": parts}]
+    chat = render_chat(ChatTemplate(source, "", ""), messages)
+    assert chat.system_moved
+    moved = [{"type": "text", "text": "Be brief.\n\n"}, *parts]
+    assert json.loads(chat.text.removeprefix("[user] ")) == moved
+    # Images would change their places among others.
+    messages[0]["content"] = [{"type": "image"}, *system]
+    with pytest.raises(TemplateError, match="System role not supported"):
+        render_chat(ChatTemplate(source, "", ""), messages)
+
+
 @pytest.mark.parametrize("messages", [[SYSTEM], [SYSTEM, ASSISTANT], [*USER, SYSTEM]])
 def test_a_refusal_that_moving_cannot_help_stays(messages: list[dict[str, str]]) -> None:
     with pytest.raises(TemplateError, match="System role not supported"):

@@ -138,3 +138,16 @@ def test_a_tokenizer_without_tokens_for_images(tmp_path: Path) -> None:
     plain.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UnsupportedProcessor, match="no token <fake_token_around_image>"):
         ImageLayout.for_tokenizer(Tokenizer.from_directory(tmp_path), TOKENS)
+
+
+def test_a_text_that_a_tokenizer_makes_a_placeholder_of_is_refused(tmp_path: Path) -> None:
+    """Some normalize texts before they look for special tokens."""
+    library = pictures.tokenizer()
+    library.normalizer = tokenizers.normalizers.NFKC()
+    library.add_special_tokens([tokenizers.AddedToken("<image>", special=True, normalized=True)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    normalizing = ImageLayout.for_tokenizer(Tokenizer.from_directory(tmp_path), TOKENS)
+    seen = [plan(100, 100)]
+    assert normalizing.encode("an <image> of it", seen)
+    with pytest.raises(PlaceholderCount, match="of the prompt is 2, and 1 images came"):
+        normalizing.encode("an <image> of an ＜image＞", seen)

@@ -6,9 +6,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
+import structlog
 from attrs import evolve, frozen
 
 from caldrix.engine.engine import GenerationRequest
+from caldrix.engine.errors import EngineFailed
 from caldrix.errors import CaldrixError
 from caldrix.http.caldrix.requests import AnswerFields
 from caldrix.http.caldrix.responses import Envelope, Shape
@@ -19,7 +21,10 @@ from caldrix.http.images import PlacedImage
 from caldrix.http.service import Service
 from caldrix.http.sse import encode_event
 from caldrix.http.watch import RequestWatch, TokenCounts
+from caldrix.models.lane import Features, LaneError, LaneLost
 from caldrix.text.assembler import TextAssembler
+
+_log = structlog.get_logger(__name__)
 
 ID_HEADER = "x-request-id"
 """Where the OpenAI SDK looks for it."""
@@ -145,10 +150,7 @@ async def _generate(
 
     try:
         if images:
-            assert service.images is not None
-            request = evolve(
-                request, features=await service.images.features(images, request.prompt)
-            )
+            request = evolve(request, features=await _see(service, images, request))
         async with service.engine.submit(request) as generation:
             watch.begin(answer_id, request, generation)
             while not assembler.stopped and (tokens := await generation.take()):
@@ -173,3 +175,25 @@ async def _generate(
         finish_reason = generation.finish_reason.value
     counts = watch.finish(finish_reason, ran_out=not assembler.stopped)
     yield [Ending(finish_reason, counts, take_pending())]
+
+
+async def _see(
+    service: Service, images: Sequence[PlacedImage], request: GenerationRequest
+) -> Features:
+    """What stands for the images in the prompt.
+
+    Raises what `ImageReader.features` does, and EngineUnavailable where the engine ends meanwhile.
+    """
+    assert service.images is not None
+    try:
+        return await service.images.features(
+            images, request.prompt, check=service.engine.check_available
+        )
+    except LaneLost as error:
+        # The engine computes on the same lane, and would find out with its next step.
+        _log.exception("engine_failed", requests=[request.name])
+        service.engine.fail()
+        raise EngineFailed from error
+    except LaneError as error:
+        _log.exception("images_failed", requests=[request.name])
+        raise EngineFailed from error
