@@ -102,7 +102,7 @@ def numpy_executor(
     ``options.threads`` bounds the threads of numpy's BLAS, for the whole process. Raises
     LaneUnavailable for a model or a context that memory can't hold.
     """
-    require_memory(float32_needs(program, options.most_rows), options, available_memory())
+    require_memory(float32_needs(program, options.rows), options, available_memory())
     memory = RowMemory.allocate(program, program.operations, options.rows, options.context)
     kernels = compile_kernels(program, weights, options, memory)
     executor = NumpyExecutor(program, kernels, memory, options)

@@ -172,9 +172,10 @@ class TapeExecutor:
         end = part.start + count
         if not 0 <= part.wanted <= count:
             raise LaneError(f"a slice of {count} tokens has no {part.wanted} whose logits to give")
-        lowest, highest = int(part.tokens.min()), int(part.tokens.max())
-        if lowest < 0 or highest >= self.vocab_size:
-            raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
+        for ids in (part.tokens, part.tokens if part.only is None else part.only):
+            lowest, highest = int(ids.min()), int(ids.max())
+            if lowest < 0 or highest >= self.vocab_size:
+                raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
         if end > self._options.context:
             raise LaneError(f"a slice ends past the context of {self._options.context} positions")
         check_features(part, self._plan.begin.out.width)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from attrs import field, frozen
 
@@ -94,12 +95,8 @@ class Decider:
 
         A text that is far too long is refused before that. Raises StateTooLong, or InvalidText.
         """
-        context = "Context:\n" + spaced_state(state)
         most = self.config.max_state_tokens
-        least = least_tokens(context, self.longest_token)
-        if least > most:
-            raise StateTooLong(least, most, at_least=True)
-        tokens = tuple(self._encode(context))
+        tokens = tuple(self._encode(self._context(state)))
         if len(tokens) > most:
             raise StateTooLong(len(tokens), most)
         return DeciderPrompts(self, tokens)
@@ -128,6 +125,20 @@ class Decider:
             case _:
                 [whole] = found
                 return answer(question, whole)
+
+    def _context(self, state: Text) -> str:
+        """The words before a question, of which no more is written than could be taken.
+
+        Raises StateTooLong.
+        """
+        context, size, most = [], 0, self.config.max_state_tokens
+        for piece in chain(("Context:\n",), spaced_state(state)):
+            context.append(piece)
+            size += _size(piece)
+            least = _least(size, self.longest_token)
+            if least > most:
+                raise StateTooLong(least, most, at_least=True)
+        return "".join(context)
 
     def _prompt(self, piece: _Piece) -> Prompt:
         labels = self.labels[: len(piece.options)]
@@ -171,8 +182,15 @@ def least_tokens(text: str, longest_token: int) -> int:
     That holds as long as the tokenizer doesn't shrink the text before it splits it, as Unicode's
     normalization forms do to letters whose accents are written apart.
     """
-    size = len(text.encode("utf-8", "surrogatepass"))
+    return _least(_size(text), longest_token)
+
+
+def _least(size: int, longest_token: int) -> int:
     return -(-size // longest_token)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _pieces(question: Question, *, isolated: bool) -> Iterator[_Piece]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeGuard
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 
 @frozen
@@ -77,9 +77,14 @@ def spaced(text: Text) -> str:
     return text if isinstance(text, str) else _write(text, _SPACED)
 
 
-def spaced_state(state: Text) -> str:
-    """A state as a decider's prompts have it: `spaced`, `with_positions` in its long lists."""
-    return state if isinstance(state, str) else _write(with_positions(state), _SPACED)
+def spaced_state(state: Text) -> Iterator[str]:
+    """A state as a decider's prompts have it, piece by piece: `spaced`, with positions in lists.
+
+    In each list of `MANY` elements or more, at any depth, an object begins with a member
+    ``_index``, or keeps the value of its own one, which then comes first. Any other element becomes
+    the ``value`` of such an object.
+    """
+    return iter((state,)) if isinstance(state, str) else _pieces(state, _PLACED)
 
 
 def echoed(value: Value) -> str:
@@ -87,25 +92,9 @@ def echoed(value: Value) -> str:
     return _write(value, _ECHOED)
 
 
-def with_positions(value: Value) -> Value:
-    """A value where each list of `MANY` elements or more, at any depth, tells their positions.
-
-    An object in it begins with a member ``_index``, or keeps the value of its own one, which then
-    comes first. Any other element becomes the ``value`` of such an object.
-    """
-    if isinstance(value, Mapping):
-        return {key: with_positions(item) for key, item in value.items()}
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return value
-    items = [with_positions(item) for item in value]
-    if len(items) < MANY:
-        return items
-    return [_placed(Number(str(index)), item) for index, item in enumerate(items)]
-
-
-def _placed(index: Number, item: Value) -> Mapping[str, Value]:
+def _placed(index: int, item: Value) -> Mapping[str, Value]:
     members = item if isinstance(item, Mapping) else {"value": item}
-    return {"_index": index, **members}
+    return {"_index": Number(str(index)), **members}
 
 
 @frozen
@@ -115,24 +104,41 @@ class _Style:
     spell: Callable[[Number], str]
     comma: str = ","
     colon: str = ":"
+    placed: bool = False
+    """Whether the elements of long lists tell their positions."""
 
 
 _COMPACT = _Style(lambda number: number.canonical)
 _SPACED = _Style(lambda number: number.canonical, ", ", ": ")
+_PLACED = evolve(_SPACED, placed=True)
 _ECHOED = _Style(lambda number: number.spelling)
 
 
 def _write(value: Value, style: _Style) -> str:
-    if isinstance(value, Number):
-        return style.spell(value)
-    if isinstance(value, Mapping):
-        members = (
-            f"{_quoted(key)}{style.colon}{_write(item, style)}" for key, item in value.items()
-        )
-        return f"{{{style.comma.join(members)}}}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{style.comma.join(_write(item, style) for item in value)}]"
-    return _quoted(value)
+    return "".join(_pieces(value, style))
+
+
+def _pieces(value: Value, style: _Style) -> Iterator[str]:
+    """What is written, of which not all is in memory at once."""
+    match value:
+        case Number():
+            yield style.spell(value)
+        case str() | bool() | None:
+            yield _quoted(value)
+        case Mapping():
+            yield "{"
+            for index, (key, item) in enumerate(value.items()):
+                yield f"{style.comma if index else ''}{_quoted(key)}{style.colon}"
+                yield from _pieces(item, style)
+            yield "}"
+        case _:
+            placed = style.placed and len(value) >= MANY
+            yield "["
+            for index, item in enumerate(value):
+                if index:
+                    yield style.comma
+                yield from _pieces(_placed(index, item) if placed else item, style)
+            yield "]"
 
 
 def _quoted(value: str | bool | None) -> str:

@@ -102,7 +102,8 @@ class Rows:
         if kept is not None and kept.snapshot is not None and kept.length > length:
             length = self._restored(kept.snapshot, row)
         elif source is not None:
-            if source in self._working and length < min(source.prompt_tokens, len(tokens) - 1):
+            parts = kept is None and length < min(source.prompt_tokens, len(tokens) - 1)
+            if parts and source in self._working:
                 self._keep_prefix(source, length)
             if source is not row:
                 length = self._copied(source, row, length)

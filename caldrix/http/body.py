@@ -48,6 +48,8 @@ Path = tuple[str | int, ...]
 class SpelledFloat(float):
     """A number with a fraction or an exponent, and the digits it was written in."""
 
+    # A body may hold a million of them.
+    __slots__ = ("spelling",)
     spelling: str
 
     def __new__(cls, spelling: str) -> Self:
@@ -59,6 +61,8 @@ class SpelledFloat(float):
 
 class LongInteger(SpelledFloat):
     """An integer of more than `MAX_DIGITS` digits: its value as a float, mostly an infinite one."""
+
+    __slots__ = ()
 
     @property
     def refusal(self) -> str:

@@ -59,8 +59,8 @@ class RequestWatch:
     generation: Generation | None = field(default=None, init=False)
     readings: list[Reading] = field(factory=list, init=False, repr=False)
     """Those that the engine took so far, if readings are what was asked for."""
-    _uncounted: list[int] = field(factory=list, init=False, repr=False)
-    """Of each reading, how many tokens were kept from one before it and count there alone."""
+    _left_out: int = field(default=0, init=False)
+    """Tokens of readings that were kept from one before, and count there alone."""
     tokens: list[int] = field(factory=list, init=False, repr=False)
     """The answer's tokens so far."""
     finish_reason: str | None = field(default=None, init=False)
@@ -85,18 +85,18 @@ class RequestWatch:
         self.request, self.generation = request, generation
         self._take(answer_id)
 
-    def begin_reading(self, answer_id: str, reading: Reading, *, uncounted: int = 0) -> None:
-        """The engine has taken the first, or the next, of the readings that the answer needs.
-
-        So many of its prompt's first tokens are ``uncounted``, as an earlier one's count.
-        """
+    def begin_reading(self, answer_id: str, reading: Reading) -> None:
+        """The engine has taken the first, or the next, of the readings that the answer needs."""
         self.readings.append(reading)
-        self._uncounted.append(uncounted)
         self._take(answer_id)
 
     def _take(self, answer_id: str) -> None:
         self.answer_id = answer_id
         structlog.contextvars.bind_contextvars(id=answer_id)
+
+    def leave_out(self, tokens: int) -> None:
+        """So many cached tokens of the last reading don't count: an earlier one's do."""
+        self._left_out += tokens
 
     def finish(self, reason: str, *, ran_out: bool) -> TokenCounts:
         """The answer is complete; returns its counts, which do not change any more."""
@@ -142,17 +142,9 @@ class RequestWatch:
         # In this order, for the engine's thread may be about to count both.
         accepted = sum(timeline.accepted_tokens for timeline in self.timelines)
         return TokenCounts(
-            prompt=sum(computed.prompt_tokens for computed in self.computed) - sum(self._uncounted),
+            prompt=sum(computed.prompt_tokens for computed in self.computed) - self._left_out,
             completion=len(self.tokens),
-            cached=self._cached(),
+            cached=sum(timeline.cached_tokens for timeline in self.timelines) - self._left_out,
             proposed=sum(timeline.proposed_tokens for timeline in self.timelines),
             accepted=accepted,
-        )
-
-    def _cached(self) -> int:
-        """Counted tokens of prompts that were not computed."""
-        uncounted = self._uncounted or [0]
-        return sum(
-            max(0, timeline.cached_tokens - kept)
-            for timeline, kept in zip(self.timelines, uncounted, strict=True)
         )

@@ -120,7 +120,9 @@ class Slice:
     tokens: TokenIds = field(validator=validators.min_len(1))
     wanted: int = 0
     features: Features | None = field(default=None)
-    only: TokenIds | None = None
+    only: TokenIds | None = field(
+        default=None, validator=validators.optional(validators.min_len(1))
+    )
     """Token ids whose logits are wanted; all others' may have no meaning then."""
 
     @features.validator

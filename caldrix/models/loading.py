@@ -122,7 +122,8 @@ def load_model(
                 context=options.context,
                 rows=rows,
                 prefix_rows=prefix_rows,
-                snapshots=options.snapshots,
+                # What is computed again in other sums is never kept.
+                snapshots=options.snapshots if executor.reproducible else 0,
                 vision=vision,
             )
 

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caldrix.decisions.values import (
+    MANY,
     Number,
+    Text,
     Value,
     echoed,
     spaced,
     spaced_state,
-    with_positions,
     written,
 )
 
@@ -72,7 +73,7 @@ def test_a_string_is_a_text_as_it_is_and_quoted_inside_of_one() -> None:
     text = 'dépôt "9"\\\n\t\x01\x7f🙂'
     assert written(text) == text
     assert written([text, {}]) == '["dépôt \\"9\\"\\\\\\n\\t\\u0001\x7f🙂",{}]'
-    assert spaced(text) == spaced_state(text) == text
+    assert spaced(text) == stated(text) == text
 
 
 def test_keys_keep_their_order_at_any_depth() -> None:
@@ -92,6 +93,26 @@ def test_what_is_written_reads_back(value: list[Value]) -> None:
     assert json.loads(written(value), parse_int=Number) == value
 
 
+def stated(state: Text) -> str:
+    return "".join(spaced_state(state))
+
+
+def with_positions(value: Value) -> Value:
+    """All at once: objects in the place of the elements of long lists."""
+    if isinstance(value, Mapping):
+        return {key: with_positions(item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    items = [with_positions(item) for item in value]
+    if len(items) < MANY:
+        return items
+    placed: list[Value] = []
+    for index, item in enumerate(items):
+        members = item if isinstance(item, Mapping) else {"value": item}
+        placed.append({"_index": Number(str(index)), **members})
+    return placed
+
+
 def plain(value: Value) -> object:
     """A value as Python's json has it."""
     return json.loads(echoed(value))
@@ -100,25 +121,23 @@ def plain(value: Value) -> object:
 @given(st.lists(VALUES, max_size=12))
 def test_spaces_are_those_of_pythons_json(value: list[Value]) -> None:
     assert spaced(value) == json.dumps(plain(value), ensure_ascii=False)
-    assert spaced_state(value) == spaced([with_positions(value)])[1:-1]
+    assert stated(value) == spaced([with_positions(value)])[1:-1]
 
 
 def test_positions_in_a_list_of_eight() -> None:
     one = Number("1")
     items: list[Value] = [{"a": one}, {"a": one, "_index": "own"}, "s", None, [one], [], one, {}]
-    assert spaced_state(items[:7]) == (
-        '[{"a": 1}, {"a": 1, "_index": "own"}, "s", null, [1], [], 1]'
-    )
+    assert stated(items[:7]) == ('[{"a": 1}, {"a": 1, "_index": "own"}, "s", null, [1], [], 1]')
     placed = (
         '[{"_index": 0, "a": 1}, {"_index": "own", "a": 1}, {"_index": 2, "value": "s"}, '
         '{"_index": 3, "value": null}, {"_index": 4, "value": [1]}, {"_index": 5, "value": []}, '
         '{"_index": 6, "value": 1}, {"_index": 7}]'
     )
-    assert spaced_state(items) == placed
+    assert stated(items) == placed
     # At any depth, of such a list too.
-    assert spaced_state({"k": [items]}) == f'{{"k": [{placed}]}}'
+    assert stated({"k": [items]}) == f'{{"k": [{placed}]}}'
     assert (
-        spaced_state([items] * 8)
+        stated([items] * 8)
         == "[" + ", ".join(f'{{"_index": {index}, "value": {placed}}}' for index in range(8)) + "]"
     )
     # Nowhere but in a state.

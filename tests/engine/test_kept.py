@@ -191,3 +191,48 @@ async def test_leaving_in_the_middle_drops_what_is_kept() -> None:
         executor.gate.set()
         await wait_idle(engine)
         await dropped(executor)
+
+
+@trio_test
+async def test_what_a_row_holds_of_a_prompt_is_gone_on_from_if_it_is_more() -> None:
+    executor = ReadableExecutor(VOCAB)
+    executor.row_bytes = CONTEXT
+    async with engine_over(executor) as engine:
+        with engine.keep(500) as kept:
+            await read(engine, (*STATE, 1), kept)
+            # All but a token of it is in the row still; the snapshot has less.
+            assert await read(engine, (*STATE, 2), kept) == 600
+            assert kept.taken
+        assert executor.restored == 0
+
+
+@trio_test
+async def test_several_rows_and_prefixes_beside_what_is_kept() -> None:
+    executor = ReadableExecutor(VOCAB)
+    executor.row_bytes = CONTEXT
+    async with running_engine(
+        executor, context=CONTEXT, rows=2, prefix_rows=1, snapshots=1
+    ) as engine:
+        # Two conversations that part put what they share into the prefix row.
+        for prompt in ((*STATE[:300], 1), (*STATE[:300], 2)):
+            await read(engine, prompt)
+        copies = len(executor.copies)
+        with engine.keep(400) as kept:
+            for question in QUESTIONS:
+                await read(engine, (*STATE[:400], *question), kept)
+        # What is kept for one client takes nobody's place there.
+        assert not [target for _, target, _ in executor.copies[copies:] if target == 2]
+        assert await read(engine, (*STATE[:300], 3)) == 300
+
+
+@trio_test
+async def test_what_is_abandoned_before_it_is_computed_is_never_kept() -> None:
+    executor = Forgetful()
+    async with engine_over(executor) as engine:
+        executor.gate.clear()
+        with trio.move_on_after(0.05), engine.keep(len(STATE)) as kept:
+            await read(engine, (*STATE, 1), kept)
+        executor.gate.set()
+        await wait_idle(engine)
+        await read(engine, (9, 9))
+        assert executor.snapshots_taken == 0

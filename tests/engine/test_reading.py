@@ -246,4 +246,7 @@ def test_slices_want_logits_after_the_prompt_alone() -> None:
 
     run()
     assert [item.wanted for item in seen] == [0] * (len(seen) - 1) + [1]
+    # No others are computed.
+    assert {tuple(item.only.tolist()) for item in seen if item.only is not None} == {IDS}
+    assert seen[-1].only is not None
     assert sum(len(item.tokens) for item in seen) == len(LONG)

@@ -86,11 +86,16 @@ def test_caches_that_do_not_fit(rows: int, beginning: str, fits: str, alas: str)
 
 @pytest.mark.parametrize("fitting", [300, 5000])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-@pytest.mark.parametrize("kernels", ["numpy", BEST.name])
+@pytest.mark.parametrize(
+    ("kernels", "snapshots"), [("numpy", 0), ("numpy", 1), (BEST.name, 0), (BEST.name, 2)]
+)
 def test_the_context_that_fits_is_named(
-    kernels: str, family: str, fitting: int, monkeypatch: pytest.MonkeyPatch
+    kernels: str, snapshots: int, family: str, fitting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the needs of a real model: at 300 positions a windowed layer, too, keeps them all."""
+    """With the needs of a real model: at 300 positions a windowed layer, too, keeps them all.
+
+    Snapshots count like rows where any are ever made, which numpy kernels don't.
+    """
     module = numpy_executor if kernels == "numpy" else compiled
     asked: list[Needs] = []
 
@@ -104,9 +109,10 @@ def test_the_context_that_fits_is_named(
     model, lane, rows = random_model(family, "F32"), CpuLane(), 1 if kernels == "numpy" else 3
 
     def open_with(context: int) -> None:
-        options = LaneOptions(context=context, rows=rows, threads=1)
+        options = LaneOptions(context=context, rows=rows, snapshots=snapshots, threads=1)
         with lane.compile(model.program, model.weights, options) as executor:
-            assert asked[-1].caches(context) == rows * executor.row_bytes
+            most = rows + (snapshots if executor.reproducible else 0)
+            assert asked[-1].caches(context) == most * executor.row_bytes
 
     with pytest.raises(LaneUnavailable) as refused:
         open_with(100_000)
@@ -116,6 +122,14 @@ def test_the_context_that_fits_is_named(
     open_with(int(number))
     with pytest.raises(LaneUnavailable, match=f"; --context {number} fits"):
         open_with(int(number) + 1)
+
+
+def test_a_refusal_tells_what_snapshots_may_take() -> None:
+    options = LaneOptions(context=100_000, snapshots=1)
+    needed = Needs(GIB, lambda context: context * 2**15)
+    assert "100000 tokens and as much again for what questions share takes 3.1 GiB" in refusal(
+        needed, options, 2 * GIB
+    )
 
 
 def test_what_others_were_promised_is_not_available() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from caldrix.models.builder import ProgramBuilder
 from caldrix.models.lane import LaneError, LaneOptions, LaneUnavailable, Slice
@@ -202,8 +203,6 @@ def test_some_logits_alone_have_the_bits_of_all(kind: str, ids: tuple[int, ...])
         executor.step([first(0, None)]).fill(np.nan)
         some = executor.step([first(0, wanted)])
         np.testing.assert_array_equal(some[:, wanted], whole[:, wanted])
-        # Its tiles, of several sizes, are computed from the first one on.
-        assert np.isnan(some).any() or kind == "BF12"
         together = executor.step([first(0, wanted), first(1, wanted[:1])])
         np.testing.assert_array_equal(together[:2, wanted], whole[:, wanted])
         np.testing.assert_array_equal(together[2:, ids[0]], whole[:, ids[0]])
@@ -211,3 +210,27 @@ def test_some_logits_alone_have_the_bits_of_all(kind: str, ids: tuple[int, ...])
         mixed = executor.step([first(0, wanted), first(1, None)])
         np.testing.assert_array_equal(mixed[2:], whole)
         np.testing.assert_array_equal(executor.step([first(0, None)]), whole)
+
+
+def test_other_logits_are_not_computed() -> None:
+    """Also those of a step that is several runs."""
+    model = random_model("llama", "Q8_0")
+    only = np.array([40, 33], np.int64)
+    with compiled(model.program, model.weights, context=1024) as executor:
+        for length in (20, 700):
+            part = Slice(0, 0, np.array(LONG[:length], np.int64), wanted=1)
+            executor.step([part]).fill(np.nan)
+            (some,) = executor.step([evolve(part, only=only)])
+            # The tile of 16 that both are in, and no other.
+            assert np.flatnonzero(~np.isnan(some)).tolist() == list(range(32, 48))
+
+
+@pytest.mark.parametrize("ids", [[96], [-1], [3, 200]])
+def test_logits_of_tokens_that_are_not_there_are_refused(ids: list[int]) -> None:
+    model = random_model("llama", "F32")
+    with compiled(model.program, model.weights, context=64) as executor:
+        part = Slice(0, 0, np.array(LONG[:3], np.int64), 1, only=np.array(ids, np.int64))
+        with pytest.raises(LaneError, match="tokens are 0 to 95, not"):
+            executor.step([part])
+    with pytest.raises(ValueError, match="Length"):
+        evolve(part, only=np.zeros(0, np.int64))

@@ -118,6 +118,7 @@ class ScriptedExecutor:
         """Source, target and length of every `copy_row`."""
         self.snapshots: weakref.WeakSet[ScriptedSnapshot] = weakref.WeakSet()
         """Those that somebody still has."""
+        self.snapshots_taken = 0
         self.restored = 0
         """How often one was put into a row."""
         self.rows_seen: set[int] = set()
@@ -161,6 +162,7 @@ class ScriptedExecutor:
             raise LaneError(f"row {row} does not hold {length} positions")
         kept = ScriptedSnapshot(self._rows[row].tokens[:length])
         self.snapshots.add(kept)
+        self.snapshots_taken += 1
         return kept
 
     def snapshot_bytes(self, length: int) -> int:

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import structlog
 import trio
 from attrs import frozen
 
 from caldrix.decisions.answers import Answer as Decision
+from caldrix.decisions.errors import UnusableReading
 from caldrix.decisions.questions import Question
 from caldrix.decisions.reading import Asked, Format, Prompt, PromptWriter
 from caldrix.engine.engine import Kept, ReadingRequest
 from caldrix.errors import CaldrixError
-from caldrix.http.body import Path, format_path, parse_object
+from caldrix.http.body import Path, format_path, parse_object, shorten
 from caldrix.http.caldrix.generation import ID_HEADER
 from caldrix.http.caldrix.systemone_requests import DecisionRequest, read_decision_request
 from caldrix.http.caldrix.systemone_responses import encode_decisions
@@ -28,6 +30,8 @@ from caldrix.http.exchange import Answer, Incoming
 from caldrix.http.service import Service
 from caldrix.http.watch import RequestWatch
 from caldrix.weights.tensor import Float32
+
+_log = structlog.get_logger(__name__)
 
 _FINISHED = "stop"
 """Of a request whose questions all are answered, as of a generation that ended by itself."""
@@ -47,7 +51,7 @@ async def create(service: Service, incoming: Incoming) -> Answer:
         for name, question in questions.items():
             prompts = asked.prompts[name]
             logits = [await reader.read(asked.shared, prompt, kept) for prompt in prompts]
-            answers[name] = question, form.answer(question, logits)
+            answers[name] = question, reader.answer(name, question, logits)
     counts = incoming.watch.finish(_FINISHED, ran_out=False)
     body = encode_decisions(service.served_name, answers, counts.prompt)
     return Answer(body, headers={ID_HEADER: reader.answer_id})
@@ -68,8 +72,19 @@ class _Reader:
         request = ReadingRequest(tokens, prompt.label_ids, name=self.answer_id, kept=kept)
         once = kept is not None and kept.taken and self.form.counts_shared_once
         async with self.service.engine.read(request) as reading:
-            self.watch.begin_reading(self.answer_id, reading, uncounted=len(shared) if once else 0)
-            return await reading.logits()
+            self.watch.begin_reading(self.answer_id, reading)
+            logits = await reading.logits()
+            if once and reading.timeline.cached_tokens >= len(shared):
+                self.watch.leave_out(len(shared))
+            return logits
+
+    def answer(self, name: str, question: Question, logits: Sequence[Float32]) -> Decision:
+        """The answer to a question. Raises UnusableReading, of which the log tells more."""
+        try:
+            return self.form.answer(question, logits)
+        except UnusableReading:
+            _log.error("unusable_reading", requests=[self.answer_id], question=shorten(name))
+            raise
 
 
 def _kept(service: Service, asked: Asked) -> AbstractContextManager[Kept | None]:
@@ -101,12 +116,12 @@ def _ask(service: Service, form: Format, request: DecisionRequest) -> Asked:
     except CaldrixError as error:
         raise api_error(error, param="state") from error
     prompts: dict[str, tuple[Prompt, ...]] = {}
-    left = MOST_CONTEXTS * service.engine.context
+    count = 0
     for name, question in request.questions.items():
         written = _write(service, writer, question, ("questions", name))
-        left -= sum(len(writer.shared) + len(prompt.tokens) for prompt in written)
-        if left < 0:
-            raise _too_long_together(service.engine.context)
+        count += sum(len(writer.shared) + len(prompt.tokens) for prompt in written)
+        if count > MOST_CONTEXTS * service.engine.context:
+            raise _too_long_together(count, service.engine.context)
         prompts[name] = tuple(written)
     return writer.gather(prompts)
 
@@ -129,11 +144,11 @@ def _write(
     return written
 
 
-def _too_long_together(context: int) -> ApiError:
+def _too_long_together(count: int, context: int) -> ApiError:
     most = MOST_CONTEXTS * context
     return ApiError(
         400,
-        f"the prompts of all questions are more than {most} tokens, {MOST_CONTEXTS} times the "
-        f"context of {context}; ask fewer at a time",
+        f"the prompts of all questions are at least {count} tokens, and {MOST_CONTEXTS} times the "
+        f"context of {context} are {most}; ask fewer at a time",
         param="questions",
     )

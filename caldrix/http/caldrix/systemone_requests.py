@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Annotated
 
 from attrs import fields, frozen
@@ -146,9 +147,13 @@ def _read_value(value: object, path: Path) -> Value:
 
 def _read_number(value: object) -> Number:
     if isinstance(value, SpelledFloat):
-        return Number(value.spelling)
+        return _number(value.spelling)
     assert isinstance(value, int)
-    return Number("-0" if isinstance(value, NegativeZero) else str(value))
+    return _number("-0" if isinstance(value, NegativeZero) else str(value))
+
+
+# Few in many: a body may hold a million numbers that are much the same.
+_number = lru_cache(maxsize=1024)(Number)
 
 
 @frozen(kw_only=True)
