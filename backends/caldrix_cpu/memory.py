@@ -94,8 +94,6 @@ def require_memory(
     caches = needed.caches(options.context)
     if caches > left:
         rows = f" in {options.rows} rows" if options.rows > 1 else ""
-        if options.snapshots:
-            rows += " and as much again for what questions share"
         raise LaneUnavailable(
             f"a context of {options.context} tokens{rows} takes {_gib(caches)} beside the model's "
             f"{_gib(needed.weights)}, and {_gib(available)} of memory are available; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from caldrix.engine.speculation.opening import Speculation, open_speculation
 from caldrix.engine.speculation.settings import SpeculationSettings, settle
 from caldrix.models.lane import Lane, find_lane
 from caldrix.models.loading import TextModel, load_model
-from caldrix.models.program import Program
 from caldrix.weights.progress import Progress
 
 
@@ -53,7 +52,7 @@ class Opening:
         path: Path,
         *,
         prefix_rows: int = 0,
-        snapshots: Callable[[Program], int] = lambda program: 0,
+        keeps: bool = False,
         progress: Progress,
     ) -> Iterator[Opened]:
         """The model of a checkpoint, for as long as the block lasts. Raises a Refusal."""
@@ -64,7 +63,7 @@ class Opening:
                 context=self.context,
                 rows=self.max_batch,
                 prefix_rows=prefix_rows,
-                snapshots=snapshots,
+                keeps=keeps,
                 threads=self.threads,
                 dtype=self.dtype,
                 kv_dtype=self.kv_dtype,

@@ -44,7 +44,6 @@ from caldrix.http.service import Service
 from caldrix.http.telemetry import Telemetry
 from caldrix.models.fields import UnsupportedModel
 from caldrix.models.loading import TextModel
-from caldrix.models.program import Program
 from caldrix.vision.eyes import find_processor
 from caldrix.vision.processor import ImageProcessor
 from caldrix.weights.names import DEFAULT_MODEL, resolve
@@ -156,9 +155,8 @@ def serve(
                 opening.open(
                     resolved.path,
                     prefix_rows=prefix_rows,
-                    snapshots=partial(
-                        _snapshots, rows=opening.max_batch, is_decider=trained is not None
-                    ),
+                    # Only a single row answers decisions.
+                    keeps=opening.max_batch == 1,
                     progress=progress,
                 )
             )
@@ -185,15 +183,6 @@ def serve(
         listening.listen(sockets)
         trio.run(_run, loaded, serving, sockets)
     return 0
-
-
-def _snapshots(program: Program, *, rows: int, is_decider: bool) -> int:
-    """Rows' memory for what the questions of a request begin with.
-
-    Only one row decides. As a rule it holds that from one question to the next; it does not where
-    it can't go back, and a decider is to read it once also when others come between.
-    """
-    return 1 if rows == 1 and (is_decider or program.states) else 0
 
 
 def _decider(config: DeciderConfig, model: TextModel, path: Path) -> Decider:

@@ -58,11 +58,11 @@ class DeciderConfig:
 
 
 def find_decider_config(path: Path) -> DeciderConfig | None:
-    """The config in a model's directory; None for a directory or file of any other model.
+    """The config in a model's directory, or beside its one file; None for any other model.
 
     Raises what `read_decider_config` does.
     """
-    config = path / DECIDER_CONFIG
+    config = (path if path.is_dir() else path.parent) / DECIDER_CONFIG
     return read_decider_config(config) if os.path.lexists(config) else None
 
 

@@ -78,8 +78,8 @@ class Engine:
         """Whether it ended by a failure of its own, which the log has."""
         self._executor = executor
         self._positions = rows * context
-        held = Rows(executor, rows, prefix_rows, snapshots)
-        self._scheduler = Scheduler(held, rows, queue_depth)
+        self._rows = Rows(executor, rows, prefix_rows, snapshots)
+        self._scheduler = Scheduler(self._rows, rows, queue_depth)
         self._stepper = Stepper(executor, speculator)
         self._observe_token = observe_token
         self._work_arrived = threading.Event()
@@ -142,7 +142,7 @@ class Engine:
         Inside the block those that are given what it yields compute these tokens only once, if
         there is room to keep what was computed. Each prompt has more than those.
         """
-        kept = Kept(length)
+        kept = self._rows.new_kept(length)
         try:
             yield kept
         finally:

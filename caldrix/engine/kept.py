@@ -16,14 +16,22 @@ from caldrix.models.lane import Snapshot
 class Kept:
     """The first ``length`` tokens of all prompts that are given it.
 
-    It is taken as the first of them is computed, if there is room for it then, or never.
+    It is taken as one of them is computed, the first one if there is room for it then. The engine's
+    thread takes it and lets go of it; the event loop says when nobody needs it any more.
     """
 
     length: int
+    possible: bool
+    """Whether the engine keeps anything at all."""
     snapshot: Snapshot | None = field(default=None, init=False, repr=False)
-    tried: bool = field(default=False, init=False)
-    """Whether it was to be taken once."""
     taken: bool = field(default=False, init=False)
-    """Whether it was taken, so that it was computed once."""
+    """Whether there is, or was, a snapshot."""
+    failed: bool = field(default=False, init=False)
+    """Whether taking it broke, so that it is not tried again."""
     abandoned: bool = field(default=False, init=False)
     """Whether nobody needs it any more."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is yet to be taken."""
+        return self.possible and not (self.taken or self.failed or self.abandoned)

@@ -95,7 +95,7 @@ class Rows:
         to be ``kept``, no more than they are.
         """
         most = len(tokens) - 1
-        if kept is not None and not kept.tried:
+        if kept is not None and kept.due:
             most = min(most, kept.length)
         source, length = self._longest_prefix(tokens, most)
         row = self._place(source, length)
@@ -113,12 +113,13 @@ class Rows:
         self._touch(row)
         return row
 
+    def new_kept(self, length: int) -> Kept:
+        """For prompts that begin with the same ``length`` tokens."""
+        return Kept(length, possible=self.reuses and self._snapshot_bytes > 0)
+
     def keep(self, row: Row, kept: Kept) -> None:
         """Takes a snapshot of a row that holds just what is to be kept, if there is room for it."""
         assert row.length == kept.length
-        kept.tried = True
-        if kept.abandoned or not self.reuses:
-            return
         lengths = [each.length for each in (*self._kept, kept)]
         try:
             if sum(map(self._executor.snapshot_bytes, lengths)) > self._snapshot_bytes:
@@ -128,6 +129,7 @@ class Rows:
             raise
         except Exception:  # noqa: BLE001  # whatever broke, they can be computed each time
             _log.exception("row_not_kept", positions=kept.length)
+            kept.failed = True
             return
         kept.taken = True
         self._kept.append(kept)

@@ -108,7 +108,7 @@ class Scheduler:
     def _work(self, sequence: Sequence, share: int) -> Work:
         """A sequence's part of a step; what it has to keep is kept before it goes on from there."""
         row, kept = sequence.row, sequence.kept
-        if kept is not None and not kept.tried:
+        if kept is not None and kept.due:
             assert row is not None
             if row.length == kept.length:
                 self._rows.keep(row, kept)

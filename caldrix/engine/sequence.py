@@ -107,7 +107,7 @@ class Sequence(ABC):
         assert self.row is not None
         start = self.row.length
         stop = min(len(self.tokens), start + most)
-        if self.kept is not None and not self.kept.tried and start < self.kept.length:
+        if self.kept is not None and self.kept.due and start < self.kept.length:
             stop = min(stop, self.kept.length)
         whole = stop == len(self.tokens)
         assert whole or not draft

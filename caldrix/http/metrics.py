@@ -87,13 +87,17 @@ class Metrics:
         counts = watch.counts
         if counts is None:
             return
-        for computed in watch.computed:
-            timeline = computed.timeline
-            if timeline.first_token is not None or watch.finish_reason is not None:
-                # Only then its prompt was computed to the end.
-                self._prompt_tokens.inc(computed.prompt_tokens)
-                self._prefix_queries.inc(computed.prompt_tokens)
-                self._prefix_hits.inc(timeline.cached_tokens)
+        whole = [
+            computed
+            for computed in watch.computed
+            # Only then its prompt was computed to the end.
+            if computed.timeline.first_token is not None or watch.finish_reason is not None
+        ]
+        prompts = sum(computed.prompt_tokens for computed in whole) - watch.left_out
+        self._prompt_tokens.inc(prompts)
+        self._prefix_queries.inc(prompts)
+        hits = sum(computed.timeline.cached_tokens for computed in whole) - watch.left_out
+        self._prefix_hits.inc(hits)
         self._generation_tokens.inc(counts.completion)
         self._draft_tokens.inc(counts.proposed)
         self._accepted_tokens.inc(counts.accepted)

@@ -59,7 +59,7 @@ class RequestWatch:
     generation: Generation | None = field(default=None, init=False)
     readings: list[Reading] = field(factory=list, init=False, repr=False)
     """Those that the engine took so far, if readings are what was asked for."""
-    _left_out: int = field(default=0, init=False)
+    left_out: int = field(default=0, init=False)
     """Tokens of readings that were kept from one before, and count there alone."""
     tokens: list[int] = field(factory=list, init=False, repr=False)
     """The answer's tokens so far."""
@@ -96,7 +96,7 @@ class RequestWatch:
 
     def leave_out(self, tokens: int) -> None:
         """So many cached tokens of the last reading don't count: an earlier one's do."""
-        self._left_out += tokens
+        self.left_out += tokens
 
     def finish(self, reason: str, *, ran_out: bool) -> TokenCounts:
         """The answer is complete; returns its counts, which do not change any more."""
@@ -142,9 +142,9 @@ class RequestWatch:
         # In this order, for the engine's thread may be about to count both.
         accepted = sum(timeline.accepted_tokens for timeline in self.timelines)
         return TokenCounts(
-            prompt=sum(computed.prompt_tokens for computed in self.computed) - self._left_out,
+            prompt=sum(computed.prompt_tokens for computed in self.computed) - self.left_out,
             completion=len(self.tokens),
-            cached=sum(timeline.cached_tokens for timeline in self.timelines) - self._left_out,
+            cached=sum(timeline.cached_tokens for timeline in self.timelines) - self.left_out,
             proposed=sum(timeline.proposed_tokens for timeline in self.timelines),
             accepted=accepted,
         )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from attrs import evolve, frozen
 
 from caldrix.models.fields import UnsupportedModel
-from caldrix.models.lane import Encoder, Executor, Lane, LaneOptions
+from caldrix.models.lane import Encoder, Executor, Lane, LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
-from caldrix.models.registry import BoundTower, bind
+from caldrix.models.registry import BoundProgram, BoundTower, bind
 from caldrix.models.vision_tower import Tower
 from caldrix.text.template import ChatTemplate
 from caldrix.text.template_files import template_of_directory, template_of_gguf
@@ -73,7 +73,7 @@ def load_model(
     context: int | None = None,
     rows: int = 1,
     prefix_rows: int = 0,
-    snapshots: Callable[[Program], int] = lambda program: 0,
+    keeps: bool = False,
     threads: int | None = None,
     dtype: str = "auto",
     kv_dtype: str = "auto",
@@ -84,8 +84,9 @@ def load_model(
 ) -> Iterator[TextModel]:
     """The model of a checkpoint, running on a lane while the block lasts.
 
-    What the options mean is said in `LaneOptions`; ``snapshots`` may depend on the Program, and
-    without a ``context`` it is the one that the model was trained for, up to ``longest``.
+    What the options mean is said in `LaneOptions`; without a ``context`` it is the one that the
+    model was trained for, up to ``longest``. With ``keeps`` there are snapshots,
+    if the memory has room for as much as a row more.
     ``progress`` is told nothing once the block is entered. Raises a Refusal that names what is
     wrong with the files or the options.
     """
@@ -100,7 +101,6 @@ def load_model(
         options = LaneOptions(
             context=_context(bound.program, context, longest),
             rows=rows + prefix_rows,
-            snapshots=snapshots(bound.program),
             threads=threads,
             dtype=dtype,
             kv_dtype=kv_dtype,
@@ -113,7 +113,7 @@ def load_model(
             if bound.tower is not None:
                 vision = stack.enter_context(_seeing(bound.tower, lane, options))
                 options = _beside(vision.encoder, options)
-            executor = stack.enter_context(lane.compile(bound.program, bound.weights, options))
+            options, executor = stack.enter_context(_running(bound, lane, options, keeps=keeps))
             yield TextModel(
                 tokenizer=tokenizer,
                 template=template,
@@ -126,6 +126,25 @@ def load_model(
                 snapshots=options.snapshots if executor.reproducible else 0,
                 vision=vision,
             )
+
+
+@contextmanager
+def _running(
+    bound: BoundProgram, lane: Lane, options: LaneOptions, *, keeps: bool
+) -> Iterator[tuple[LaneOptions, Executor]]:
+    """The executor, and what it was compiled for in the end."""
+    with ExitStack() as stack:
+
+        def compiled(options: LaneOptions) -> tuple[LaneOptions, Executor]:
+            return options, stack.enter_context(lane.compile(bound.program, bound.weights, options))
+
+        try:
+            running = compiled(evolve(options, snapshots=int(keeps)))
+        except LaneUnavailable:
+            if not keeps:
+                raise
+            running = compiled(options)
+        yield running
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache
 from types import TracebackType
 
 import jinja2
@@ -21,7 +21,18 @@ from caldrix.text.template_sandbox import TemplateEnvironment
 
 _LONGEST_SOURCE = 1024**2
 _LONGEST_TIME_FORMAT = 256
-_PROBE = "any text at all"
+_PROBES = ("a text", "another one")
+_CHATS: Sequence[Sequence[str | None]] = (
+    (None,),
+    ("user", None),
+    ("system", None),
+    ("system", "user", None),
+    (None, "user"),
+    ("user", None, "user"),
+)
+"""Chats that a template may want; None is the role that is in question."""
+_MOST_ROLES = 16
+"""Of which it is remembered how a template wants them; others are given as they come."""
 # What a template can raise: its author's mistakes, and messages it was not written for.
 _FAULTS = (
     jinja2.TemplateError,
@@ -52,6 +63,7 @@ class ChatTemplate:
     ) -> None:
         self._template = _compile(source)
         self._limits = limits or RenderLimits()
+        self._parts_alone: dict[object, bool] = {}
         self._globals = {
             "bos_token": bos_token,
             "eos_token": eos_token,
@@ -67,25 +79,47 @@ class ChatTemplate:
     ) -> str:
         """The prompt for ``messages``; ``variables`` go to the template under their names.
 
-        A content that is a text is given as a list of one part to a template that sees parts alone,
+        A content that is a text is given as a list of one part where the template sees that alone,
         as those of models with eyes may. Raises TemplateError: what the template says through
         ``raise_exception``, or a sentence about what it did wrong or which limit it went over.
         """
-        if self._sees_parts_alone:
-            messages = [_in_parts(message) for message in messages]
-        return self._render(messages, add_generation_prompt=add_generation_prompt, **variables)
+        given = [
+            _in_parts(message)
+            if isinstance(message.get("content"), str)
+            and self._sees_parts_alone(message.get("role"), variables)
+            else message
+            for message in messages
+        ]
+        return self._render(given, add_generation_prompt=add_generation_prompt, **variables)
 
-    @cached_property
-    def _sees_parts_alone(self) -> bool:
-        """Whether a text would be left out of the prompt that is there as a part."""
-        message = {"role": "user", "content": _PROBE}
-        return not self._shows_probe(message) and self._shows_probe(_in_parts(message))
+    def _sees_parts_alone(self, role: object, variables: Mapping[str, object]) -> bool:
+        """Whether a text of that role is left out of the prompt, and is not as a part."""
+        if role not in self._parts_alone:
+            if len(self._parts_alone) >= _MOST_ROLES:
+                return False
+            self._parts_alone[role] = not self._shows(role, str, variables) and self._shows(
+                role, _as_parts, variables
+            )
+        return self._parts_alone[role]
 
-    def _shows_probe(self, message: Mapping[str, object]) -> bool:
-        try:
-            return _PROBE in self._render([message], add_generation_prompt=True)
-        except TemplateError:
-            return False
+    def _shows(
+        self, role: object, form: Callable[[str], object], variables: Mapping[str, object]
+    ) -> bool:
+        """Whether another text of that role, so given, makes another prompt of any likely chat."""
+        for chat in _CHATS:
+            rendered = set()
+            for text in _PROBES:
+                messages = [
+                    {"role": other or role, "content": form(text if other is None else "Hello.")}
+                    for other in chat
+                ]
+                try:
+                    rendered.add(self._render(messages, add_generation_prompt=True, **variables))
+                except TemplateError:
+                    break
+            if len(rendered) == len(_PROBES):
+                return True
+        return False
 
     def _render(
         self,

@@ -20,6 +20,7 @@ CONTEXT = 1024
 IDS = (7, 3, 250)
 STATE = tuple(n % 290 for n in range(600))
 """More than a step computes of a prompt."""
+OTHER = tuple(n % 289 for n in range(600))
 QUESTIONS = [(291, 5), (292, 6, 7), (291, 8)]
 POISON = 299
 
@@ -88,6 +89,16 @@ async def test_two_clients_keep_what_there_is_room_for() -> None:
                 for each in (kept, more, other):
                     await read(engine, (*STATE[: each.length], *question), each)
             assert (kept.taken, more.taken, other.taken) == (True, False, True)
+        await dropped(executor)
+        # What finds no room for its first prompt may find some for the next.
+        with engine.keep(600) as late:
+            with engine.keep(600) as early:
+                await read(engine, (*OTHER, 1), early)
+                assert await read(engine, (*STATE, 1), late) == 0
+                assert not late.taken
+            cached = [await read(engine, (*STATE, *question), late) for question in QUESTIONS]
+            assert cached == [0, 600, 600]
+            assert late.taken
         await dropped(executor)
         # There is room again.
         with engine.keep(900) as kept:

@@ -124,14 +124,6 @@ def test_the_context_that_fits_is_named(
         open_with(int(number) + 1)
 
 
-def test_a_refusal_tells_what_snapshots_may_take() -> None:
-    options = LaneOptions(context=100_000, snapshots=1)
-    needed = Needs(GIB, lambda context: context * 2**15)
-    assert "100000 tokens and as much again for what questions share takes 3.1 GiB" in refusal(
-        needed, options, 2 * GIB
-    )
-
-
 def test_what_others_were_promised_is_not_available() -> None:
     options = LaneOptions(context=10, reserved=GIB)
     require_memory(NEEDS, options, 3 * GIB)

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from caldrix.models.fields import UnsupportedModel
-from caldrix.models.lane import find_lane
+from caldrix.models.lane import LaneOptions, LaneUnavailable, find_lane
 from caldrix.models.loading import load_model
+from caldrix_cpu import compiled
+from caldrix_cpu.lane import KERNELS_VARIABLE
+from caldrix_cpu.memory import Needs
 from tests.soak.model import write_model
 from tests.support.tiny_model import write_tiny_model
 
@@ -44,13 +47,39 @@ def test_a_model_whose_states_cannot_go_back_has_no_use_for_prefix_rows(tmp_path
         pass
 
 
-@pytest.mark.parametrize(("family", "snapshots"), [("qwen3", 0), ("qwen3_5", 1)])
-def test_snapshots_take_memory_beside_the_rows(family: str, snapshots: int, tmp_path: Path) -> None:
-    with load_model(
-        write_model(tmp_path / "m", family),
-        lane=find_lane("cpu"),
-        context=64,
-        snapshots=lambda program: len(program.states[:1]),
-    ) as model:
-        assert model.snapshots == snapshots
-        assert model.cache_bytes == (1 + snapshots) * model.executor.row_bytes
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
+def test_what_is_kept_takes_memory_beside_the_rows(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(tmp_path / "m", family)
+    with load_model(path, lane=find_lane("cpu"), context=64, keeps=True) as model:
+        assert model.snapshots == 1
+        assert model.cache_bytes == 2 * model.executor.row_bytes
+    with load_model(path, lane=find_lane("cpu"), context=64) as model:
+        assert model.snapshots == 0
+        assert model.cache_bytes == model.executor.row_bytes
+    # What does not keep a token's logits the same keeps nothing.
+    monkeypatch.setenv(KERNELS_VARIABLE, "numpy")
+    with load_model(path, lane=find_lane("cpu"), context=64, keeps=True) as model:
+        assert model.snapshots == 0
+
+
+def test_without_the_memory_for_it_nothing_is_kept(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def require(needed: Needs, options: LaneOptions, available: int | None) -> None:
+        asked.append(options.most_rows)
+        if options.most_rows > 1:
+            raise LaneUnavailable("there is room for one row alone")
+
+    monkeypatch.setattr(compiled, "require_memory", require)
+    with load_model(checkpoint, lane=find_lane("cpu"), context=64, keeps=True) as model:
+        assert model.snapshots == 0
+    assert asked == [2, 1]
+    with (
+        pytest.raises(LaneUnavailable, match="room for one row alone"),
+        load_model(checkpoint, lane=find_lane("cpu"), context=64, rows=2, keeps=True),
+    ):
+        pass

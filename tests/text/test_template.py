@@ -441,6 +441,31 @@ def test_a_template_that_sees_parts_alone_is_given_texts_as_parts(source: str) -
     assert not rendered.system_moved
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        # Another form for each role.
+        "{% for m in messages %}[{{ m.role }}]{% if m.role == 'user' %}"
+        "{% for part in m.content %}{{ part.text }}{% endfor %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        # What it wants beside the text.
+        "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content[0].text }}{% endfor %}",
+        "{% if not wanted %}{{ raise_exception('no') }}{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content[0].text }}{% endfor %}",
+        # And what it makes of it.
+        "{% for m in messages %}[{{ m.role }}]"
+        "{% for part in m.content %}{{ part.text | lower }}{% endfor %}{% endfor %}",
+    ],
+)
+def test_how_a_template_wants_a_text_is_found_out_by_role(source: str) -> None:
+    roles = ("system", "user", "assistant", "user")
+    chat = [{"role": role, "content": f"text {index}"} for index, role in enumerate(roles)]
+    assert ChatTemplate(source, "", "").render(chat, wanted=True) == (
+        "[system]text 0[user]text 1[assistant]text 2[user]text 3"
+    )
+
+
 def test_a_template_that_takes_either_is_given_texts_as_they_are() -> None:
     either = "{% if messages[0].content is string %}text{% else %}parts{% endif %}"
     assert render(either + "{{ messages[0].content }}").startswith("text")

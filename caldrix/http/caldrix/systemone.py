@@ -104,7 +104,10 @@ def _read(service: Service, incoming: Incoming) -> tuple[Format, Mapping[str, Qu
         form = service.decision_format()
     except CaldrixError as error:
         raise api_error(error) from error
+    # Millions of numbers take a while, for which a client may not stay.
+    trio.from_thread.check_cancelled()
     request = read_decision_request(body, served_name=service.served_name, limits=form.limits)
+    trio.from_thread.check_cancelled()
     return form, request.questions, _ask(service, form, request)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from attrs import fields, frozen
 
@@ -22,6 +22,8 @@ from caldrix.http.caldrix.fields import String
 from caldrix.http.caldrix.requests import check_model
 from caldrix.http.decoding import Invalid, Rule, decode, spell
 from caldrix.http.errors import ApiError
+
+Key = TypeVar("Key", bound=str | int)
 
 _QUESTION = ("type", "instructions", "criteria")
 _SIDES = ("true", "false")
@@ -115,33 +117,43 @@ def _read_optional(value: object, path: Path) -> Text | None:
 def _read_text(value: object, path: Path = ()) -> Text:
     if isinstance(value, str):
         return value
-    if isinstance(value, dict):
-        return _read_object(value, path)
-    if isinstance(value, list):
-        return _read_array(value, path)
-    raise Invalid(f"must be a string, an object or an array, got {spell(value)}", path)
+    if not isinstance(value, dict | list):
+        raise Invalid(f"must be a string, an object or an array, got {spell(value)}", path)
+    try:
+        return _read_object(value) if isinstance(value, dict) else _read_array(value)
+    except Invalid as invalid:
+        raise Invalid(invalid.message, (*path, *invalid.path)) from None
 
 
-def _read_object(value: Mapping[str, object], path: Path) -> Mapping[str, Value]:
-    return {name: _read_value(item, (*path, name)) for name, item in value.items()}
+def _read_object(value: Mapping[str, object]) -> Mapping[str, Value]:
+    return dict(_read_items(value.items()))
 
 
-def _read_array(value: Sequence[object], path: Path) -> Sequence[Value]:
-    return [_read_value(item, (*path, index)) for index, item in enumerate(value)]
+def _read_array(value: Sequence[object]) -> Sequence[Value]:
+    return [item for _, item in _read_items(enumerate(value))]
 
 
-def _read_value(value: object, path: Path) -> Value:
-    """A value inside a text."""
+def _read_items(items: Iterable[tuple[Key, object]]) -> Iterator[tuple[Key, Value]]:
+    """The values inside of one. A place is made only where one is at fault: there may be many."""
+    for key, value in items:
+        try:
+            read = _read_value(value)
+        except Invalid as fault:
+            raise Invalid(fault.message, (key, *fault.path)) from None
+        yield key, read
+
+
+def _read_value(value: object) -> Value:
     match value:
         case bool() | str() | None:
             return value
         case dict():
-            return _read_object(value, path)
+            return _read_object(value)
         case list():
-            return _read_array(value, path)
+            return _read_array(value)
     number = _read_number(value)
     if not number.is_finite:
-        raise Invalid(f"is a number that no 64-bit float can hold, got {spell(value)}", path)
+        raise Invalid(f"is a number that no 64-bit float can hold, got {spell(value)}")
     return number
 
 
