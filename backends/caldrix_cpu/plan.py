@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from caldrix.models.encoder_program import (
     Activate,
@@ -48,6 +48,7 @@ from caldrix.models.program import (
     inputs,
 )
 from caldrix_cpu.formats import Format
+from caldrix_cpu.places import Access, Place, place
 
 COMPILED: frozenset[type] = frozenset(
     {
@@ -66,22 +67,6 @@ COMPILED: frozenset[type] = frozenset(
     }
 )
 """The operations that the tape has."""
-
-_LANES = 16
-
-
-@frozen
-class Place:
-    """Columns of an arena, in float32."""
-
-    column: int
-    width: int
-    local: bool
-
-    @property
-    def reference(self) -> int:
-        """As a tape writes it."""
-        return 2 * 4 * self.column + self.local
 
 
 @frozen
@@ -158,17 +143,17 @@ Begin: TypeAlias = Embed | Input | PixelShuffle
 """What writes a plan's first value, before any item runs."""
 
 
-@define
+@frozen(eq=False)
 class Plan:
     """What runs, in order, and where values lie."""
 
     begin: Begin
-    items: list[Item]
-    places: dict[Value, Place] = field(factory=dict)
-    waits: list[bool] = field(factory=list)
+    items: Sequence[Item]
+    places: Mapping[Value, Place]
+    waits: Sequence[bool]
     """For each item, whether a small step's threads must meet before it."""
-    shared_width: int = 0
-    local_width: int = 0
+    shared_width: int
+    local_width: int
 
 
 def make_plan(
@@ -195,9 +180,11 @@ def _planned(
     format_of: Callable[[str], Format],
     compiled: Collection[type],
 ) -> Plan:
-    plan = _Planner(operations, format_of, compiled).plan()
-    _place(plan)
-    return plan
+    begin = operations[0]
+    assert isinstance(begin, Begin), f"a program begins with its embedding, not with {begin}"
+    items = _Planner(operations, format_of, compiled).items()
+    placed = place(begin.out, [_access(item) for item in items])
+    return Plan(begin, items, placed.places, placed.waits, placed.shared_width, placed.local_width)
 
 
 class _Planner:
@@ -219,13 +206,12 @@ class _Planner:
         self._parts: dict[Value, Part] = {}
         self._items: list[Item] = []
 
-    def plan(self) -> Plan:
-        first = self._operations[0]
-        assert isinstance(first, Begin), f"a program begins with its embedding, not with {first}"
+    def items(self) -> list[Item]:
+        """What runs, in order, after what writes the first value."""
         for operation in self._operations[1:]:
             if operation.out.index not in self._done:
                 self._add(operation)
-        return Plan(first, self._items)
+        return self._items
 
     def _add(self, operation: Operation | EncoderOperation) -> None:
         match operation:
@@ -248,7 +234,7 @@ class _Planner:
             case Part() if self._only_delta_rules_read(operation):
                 self._parts[operation.out] = operation
             case DeltaRule():
-                self._items.append(Delta(operation, *map(self._columns, inputs(operation))))
+                self._items.append(self._delta(operation))
             case RmsNorm() | Rope() | Attend() | Part() | Convolve() | Gate() | Add() | Select():
                 self._items.append(operation)
             case _:
@@ -273,6 +259,16 @@ class _Planner:
             and all(
                 isinstance(reader, DeltaRule) and DeltaRule in self._compiled for reader in readers
             )
+        )
+
+    def _delta(self, operation: DeltaRule) -> Delta:
+        return Delta(
+            operation,
+            q=self._columns(operation.q),
+            k=self._columns(operation.k),
+            v=self._columns(operation.v),
+            decay=self._columns(operation.decay),
+            strength=self._columns(operation.strength),
         )
 
     def _columns(self, value: Value) -> Columns:
@@ -411,83 +407,12 @@ def writes(item: Item) -> tuple[Value, ...]:
             return (item.out,)
 
 
-def _is_shared(item: Item) -> bool:
-    """Whether threads divide an item's columns, so that each needs what the others wrote."""
-    return isinstance(item, Projection | Attend | AttendAll | Convolve | Delta)
-
-
-def _place(plan: Plan) -> None:
-    """Gives every value its columns, and finds where threads must meet.
-
-    Columns are used again once their value is no longer read, and not before the threads have met
-    since: a thread that is behind may still be reading.
-    """
-    unmet = {plan.begin.out} - {plan.begin.out}
-    attending = False
-    phases: list[int] = []
-    phase = 0
-    for item in plan.items:
-        waits = (
-            any(value in unmet for value in reads(item))
-            or isinstance(item, ByNumpy)
-            # Every attention sums up in the same memory, and slower threads may still be reading.
-            or (isinstance(item, Attend) and attending)
-        )
-        if waits:
-            unmet.clear()
-            attending = False
-            phase += 1
-        plan.waits.append(waits)
-        phases.append(phase)
-        attending = attending or isinstance(item, Attend)
-        if _is_shared(item):
-            unmet.update(writes(item))
-    last_read: dict[Value, int] = {}
-    for item, at in zip(plan.items, phases, strict=True):
-        for value in reads(item):
-            last_read[value] = at
-    columns = {False: _Columns(), True: _Columns()}
-    _give(plan, columns[False], (plan.begin.out,), False, -1, last_read)
-    for item, at in zip(plan.items, phases, strict=True):
-        local = not _is_shared(item)
-        _give(plan, columns[local], writes(item), local, at, last_read)
-    plan.shared_width = columns[False].width
-    plan.local_width = columns[True].width
-
-
-def _give(
-    plan: Plan,
-    columns: _Columns,
-    values: Sequence[Value],
-    local: bool,
-    phase: int,
-    last_read: Mapping[Value, int],
-) -> None:
-    """Places values side by side, as a product of several projections writes them."""
-    widths = [-(-value.width // _LANES) * _LANES for value in values]
-    until = max((last_read.get(value, phase) for value in values), default=phase)
-    column = columns.take(sum(widths), phase, until)
-    for value, width in zip(values, widths, strict=True):
-        plan.places[value] = Place(column, width, local)
-        column += width
-
-
-@define
-class _Columns:
-    """An arena's columns, given out first come, first served."""
-
-    width: int = 0
-    _taken: list[tuple[int, int, int]] = field(factory=list)
-    """Column, width and the phase of the last reading."""
-
-    def take(self, width: int, phase: int, until: int) -> int:
-        """The first gap of that width among values still read in ``phase``."""
-        self._taken = [taken for taken in self._taken if taken[2] >= phase]
-        column = 0
-        for start, size, _ in sorted(self._taken):
-            if start - column >= width:
-                break
-            column = max(column, start + size)
-        self._taken.append((column, width, until))
-        self.width = max(self.width, column + width)
-        return column
+def _access(item: Item) -> Access:
+    """What an item does to memory; numpy waits for every thread."""
+    return Access(
+        reads=reads(item),
+        writes=writes(item),
+        divided=isinstance(item, Projection | Attend | AttendAll | Convolve | Delta),
+        sums_up=isinstance(item, Attend),
+        waits=isinstance(item, ByNumpy),
+    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
 import signal
 import socket
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ import trio
 from attrs import frozen
 from cyclopts import Parameter
 
+from caldrix.cli.banner import banner
 from caldrix.cli.logs import LogFormat, LogLevel, configure_logging
 from caldrix.cli.opening import ModelFlags
 from caldrix.cli.options import SamplingFlags, Whole, check_positive
@@ -252,38 +251,12 @@ async def _stop_on_signals(
 
 
 def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
-    """What a person wants to know once the server is ready, and a command to try."""
-    path, request = _example(model, serving)
-    body = json.dumps({"model": serving.served_name, **request})
-    rows = "1 request" if model.rows == 1 else f"{model.rows} requests"
-    lines = {
-        "model": f"{serving.served_name} ({serving.path})",
-        "lane": f"{serving.lane}, {rows} at a time",
-        "context": f"{model.context} tokens; {_cache(model)}",
-        "address": ", ".join(f"{url}/v1" for url in urls),
-        "try": f"curl {urls[0]}{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}",
-    }
-    if serving.speculation is not None:
-        lines["guesses"] = serving.speculation.summary
-    return "\n".join(["caldrix is ready", *(f"  {name:<8} {text}" for name, text in lines.items())])
-
-
-def _example(model: TextModel, serving: _Serving) -> tuple[str, dict[str, object]]:
-    """A path, and what to ask there of such a model."""
-    if serving.decider is not None:
-        question = {"type": "noul", "instructions": "Is the customer angry?"}
-        return "/v1/systemone", {"state": "I was charged twice!", "questions": {"q": question}}
-    if model.template is None:
-        return "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 32}
-    message = {"role": "user", "content": "What is the capital of Japan?"}
-    return "/v1/chat/completions", {"messages": [message], "max_tokens": 32}
-
-
-def _cache(model: TextModel) -> str:
-    """What the rows' keys and values take in memory: no request makes it more."""
-    rows = "1 row" if model.rows == 1 else f"{model.rows} rows"
-    if model.prefix_rows:
-        rows += f" and {model.prefix_rows} for shared prefixes"
-    if model.snapshots:
-        rows += " and as much for what questions share"
-    return f"{rows}, {model.cache_bytes / 2**20:.0f} MiB when full"
+    return banner(
+        model,
+        urls,
+        served_name=serving.served_name,
+        path=serving.path,
+        lane=serving.lane,
+        decides=serving.decider is not None,
+        speculation=None if serving.speculation is None else serving.speculation.summary,
+    )

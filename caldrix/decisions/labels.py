@@ -1,10 +1,13 @@
-"""Labels: the words whose next-token logits are read, each one token of its own."""
+"""Labels: the words whose next-token logits are read, each one token of its own.
+
+The zero-shot reading has letters, and Yes and No; a decider has letters, and then pairs of them.
+"""
 
 from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from attrs import frozen
@@ -15,7 +18,7 @@ from caldrix.decisions.questions import Choice, Noul, Question, Score
 LETTERS = tuple(string.ascii_uppercase)
 """Of the options of a choice and of the levels of a score, in their order."""
 YES_NO = ("Yes", "No")
-"""Of a noul."""
+"""Of a noul in the zero-shot reading."""
 MOST_LABELS = 255
 """That a decider has, whatever its vocabulary."""
 
@@ -45,10 +48,7 @@ def label_tokens(tokenizer: Encoder, vocab_size: int) -> Mapping[str, int]:
     Raises NoLabelToken for the first label that is not one token, shares its token with another
     one, or has one that the model, with ids from 0 to ``vocab_size`` - 1, does not know.
     """
-    tokens: dict[str, int] = {}
-    for label in (*LETTERS, *YES_NO):
-        tokens[label] = _token(tokenizer, label, vocab_size, tokens.values())
-    return tokens
+    return _tokens(tokenizer, (*LETTERS, *YES_NO), vocab_size)
 
 
 @frozen
@@ -64,16 +64,21 @@ def decider_labels(tokenizer: Encoder, vocab_size: int) -> tuple[Label, ...]:
 
     Raises NoLabelToken for one of the 26 letters, as `label_tokens` does.
     """
-    tokens: dict[str, int] = {}
-    for label in LETTERS:
-        tokens[label] = _token(tokenizer, label, vocab_size, tokens.values())
-    for pair in itertools.product(LETTERS, repeat=2):
-        label = "".join(pair)
+    tokens = _tokens(tokenizer, LETTERS, vocab_size)
+    for label in map("".join, itertools.product(LETTERS, repeat=2)):
         try:
             tokens[label] = _token(tokenizer, label, vocab_size, tokens.values())
         except NoLabelToken:
             continue  # options go on with the next one
     return tuple(itertools.starmap(Label, tokens.items()))[:MOST_LABELS]
+
+
+def _tokens(tokenizer: Encoder, labels: Iterable[str], vocab_size: int) -> dict[str, int]:
+    """The token of each label, no two the same."""
+    tokens: dict[str, int] = {}
+    for label in labels:
+        tokens[label] = _token(tokenizer, label, vocab_size, tokens.values())
+    return tokens
 
 
 def _token(tokenizer: Encoder, label: str, vocab_size: int, taken: Collection[int]) -> int:

@@ -1,4 +1,4 @@
-"""Questions as typed values, and what they have in common: a number of options to tell apart."""
+"""Questions as typed values: what is asked about a state, and between which answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from caldrix.decisions.values import Text
 
 @frozen
 class Choice:
-    """One of several named options, each with a description or None."""
+    """Which of several named options it is, each with a description or None."""
 
     instructions: Text | None
     options: Mapping[str, Text | None]
@@ -19,7 +19,7 @@ class Choice:
 
 @frozen
 class Score:
-    """A level of a scale, the lowest first."""
+    """Which level of a scale fits; the levels are in order, the lowest first."""
 
     instructions: Text | None
     levels: tuple[Text, ...]
@@ -27,7 +27,7 @@ class Score:
 
 @frozen
 class Noul:
-    """Yes or no, each with a description of when it is so, or None."""
+    """Whether it is yes or no, each with a description of when it is so, or None."""
 
     instructions: Text | None
     yes: Text | None = None

@@ -193,7 +193,10 @@ class Add:
 
 @frozen
 class Select:
-    """Keeps only the tokens whose logits are asked for: ``out`` is ``[wanted, width]``."""
+    """Keeps only the tokens whose logits are asked for: ``out`` is ``[wanted, width]``.
+
+    A Program has one, and all that comes after it is of those tokens alone.
+    """
 
     out: Value
     x: Value
@@ -275,6 +278,22 @@ class Program:
             written.add(operation.out)
         if not self.operations or not isinstance(self.operations[-1], Logits):
             raise ProgramError("the last operation must be Logits")
+        self._check_selection()
+
+    def _check_selection(self) -> None:
+        """Kernels after the Select have room for the wanted tokens, and no other's position."""
+        kinds = [type(operation) for operation in self.operations]
+        if kinds.count(Select) != 1:
+            raise ProgramError(f"a Program has one Select, not {kinds.count(Select)}")
+        first = kinds.index(Select)
+        selected = {self.operations[first].out}
+        for operation in self.operations[first + 1 :]:
+            if isinstance(operation, Embed | Rope | Attend | Convolve | DeltaRule):
+                raise ProgramError(f"{operation} is of all tokens and must come before the Select")
+            for value in inputs(operation):
+                if value not in selected:
+                    raise ProgramError(f"{operation} reads {value}, which is of all tokens")
+            selected.add(operation.out)
 
 
 def inputs(operation: attrs.AttrsInstance) -> tuple[Value, ...]:

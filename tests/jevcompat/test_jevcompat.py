@@ -16,7 +16,7 @@ from caldrix_conformance.capabilities import Capability
 from caldrix_conformance.clauses import load_spec
 from caldrix_conformance.errors import SpecError, SuiteError
 from caldrix_conformance.resources import spec_directory
-from tests.jevcompat.__main__ import CONTRACT, TABLE, app
+from tests.jevcompat.command import CONTRACT, TABLE, app
 from tests.jevcompat.outcome import Finding, Outcome, Result, departures, read_outcome
 from tests.jevcompat.table import read_table
 from tests.references.capture_jevcompat import CAPTURED

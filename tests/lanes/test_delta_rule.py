@@ -264,7 +264,7 @@ def test_what_lay_past_a_result_is_no_part_of_it(kernels: str) -> None:
     b = ProgramBuilder("norm", vocab_size=20, max_context=CONTEXT)
     x = b.linear(b.embed("inputs", sum(rule.widths)), "identity.inputs", sum(rule.widths))
     y = b.rms_norm(rule.computed(b, x), "norm", eps=EPS)
-    program = b.logits(b.add(y, y), "identity")
+    program = b.logits(b.select(b.add(y, y)), "identity")
     arrays = {"inputs": inputs, "rate": rates, "bias": biases, "norm": np.ones(20, np.float32)}
     exact = rule.exact(*in_float64(inputs, rates, biases))
     normed = exact / np.sqrt((exact**2).mean(axis=1, keepdims=True) + EPS)
@@ -291,7 +291,7 @@ def test_a_convolution_sees_the_last_tokens_and_zeros_before_the_first(
     b = ProgramBuilder("convolution", vocab_size=max(40, width), max_context=CONTEXT)
     y = b.convolve(b.embed("inputs", width), "weight", (width, taps), activation=activation)
     y = b.rms_norm(y, "norm", eps=EPS)
-    program = b.logits(b.add(y, y), "identity")
+    program = b.logits(b.select(b.add(y, y)), "identity")
     assert [state.shape for state in program.states] == [(taps - 1, width)]
     arrays: dict[str, npt.NDArray[Any]] = {
         "inputs": inputs,
@@ -312,7 +312,7 @@ def test_a_part_is_the_same_columns_of_each_group(
     inputs = np.arange(40 * width, dtype=np.float32).reshape(40, width)
     b = ProgramBuilder("part", vocab_size=max(40, width), max_context=CONTEXT)
     y = b.part(b.embed("inputs", width), start, columns, groups=groups)
-    with executor(b.logits(y, "identity"), {"inputs": inputs}, kernels) as running:
+    with executor(b.logits(b.select(y), "identity"), {"inputs": inputs}, kernels) as running:
         computed = feed(running, range(40), (1, 2, 20))[:, : groups * columns]
     each = np.arange(groups)[:, None] * (width // groups) + start + np.arange(columns)
     np.testing.assert_array_equal(computed, inputs[:, each.ravel()])

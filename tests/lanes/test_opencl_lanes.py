@@ -28,7 +28,7 @@ def test_only_amd_gpus_verify_drafts() -> None:
 def test_lanes_are_found_by_name_and_refuse_what_they_cannot_run() -> None:
     assert set(available_lanes()) >= {"cpu", "hip", "host"}
     b = ProgramBuilder("none", vocab_size=1, max_context=1)
-    program = b.logits(b.embed("e", 1), "e")
+    program = b.logits(b.select(b.embed("e", 1)), "e")
     seeing = EncoderBuilder("none", rows=1)
     seeing.input(1)
     tower = seeing.build()

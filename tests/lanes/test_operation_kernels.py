@@ -51,7 +51,7 @@ def probe(
     vocab, width = embedding.shape
     b = ProgramBuilder("probe", vocab_size=vocab, max_context=context)
     value = build(b, b.embed("embedding", width))
-    program = b.logits(value, "identity")
+    program = b.logits(b.select(value), "identity")
     arrays = {"embedding": embedding, "identity": np.eye(vocab), **(weights or {})}
     tensors: dict[str, Tensor] = {
         name: float_tensor(array, name=name) for name, array in arrays.items()
@@ -131,6 +131,22 @@ def test_activations(
 
 
 @every_variant
+@pytest.mark.parametrize("activation", Activation)
+def test_what_is_not_a_number_stays_so_in_every_activation(
+    variant: Variant, activation: Activation
+) -> None:
+    x = np.ones((32, 64), np.float32)
+    spoilt = np.arange(0, 32, 2)
+    x[spoilt, spoilt] = np.nan
+
+    def build(b: ProgramBuilder, value: Value) -> Value:
+        return b.gate(b.part(value, 0, 32), b.part(value, 32, 32), activation)
+
+    computed = probe(variant, x, build)
+    assert np.isnan(computed).any(axis=1).tolist() == [True, False] * 16
+
+
+@every_variant
 @pytest.mark.parametrize(
     ("width", "groups"), [(48, 1), (40, 1), (64, 4), (96, 4), (60, 6), (40, 2)]
 )
@@ -139,12 +155,15 @@ def test_rms_norm(variant: Variant, width: int, groups: int, offset: float) -> N
     x = random(width, width) * np.exp2(np.arange(width) % 40 - 20)[:, None]
     x, weight, eps = x.astype(np.float32), random(width // groups, seed=1), 1e-5
 
-    def into_a_product(b: ProgramBuilder, value: Value) -> Value:
+    def normed(b: ProgramBuilder, value: Value) -> Value:
         return b.rms_norm(value, "weight", eps=eps, groups=groups, offset=offset)
 
+    def into_a_product(b: ProgramBuilder, value: Value) -> Value:
+        return b.linear(normed(b, value), "identity", width)
+
     def by_itself(b: ProgramBuilder, value: Value) -> Value:
-        normed = into_a_product(b, value)
-        return b.add(normed, normed)
+        x = normed(b, value)
+        return b.add(x, x)
 
     parts = x.astype(np.float64).reshape(width, groups, -1)
     root = np.sqrt((parts**2).mean(axis=2, keepdims=True) + eps)
@@ -314,7 +333,7 @@ def test_activations_are_packed_by_the_stated_rule(variant: Variant, kind: str) 
     else:
         activations = quantized(x, halves=kind == "Q6_K")
     b = ProgramBuilder("probe", vocab_size=vocab, max_context=64)
-    program = b.logits(b.embed("embedding", columns), "head")
+    program = b.logits(b.select(b.embed("embedding", columns)), "head")
     weights = {"embedding": float_tensor(x), "head": head}
     with compiled(program, weights, context=64, variant=variant) as executor:
         for cuts in ((), (1, 3, 6, 10)):

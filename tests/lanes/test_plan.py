@@ -38,6 +38,7 @@ from caldrix.weights.tensor import Tensor
 from caldrix_cpu.compiled import tape_executor
 from caldrix_cpu.formats import Format
 from caldrix_cpu.numpy_executor import numpy_executor
+from caldrix_cpu.places import Place
 from caldrix_cpu.plan import (
     COMPILED,
     ByNumpy,
@@ -45,7 +46,6 @@ from caldrix_cpu.plan import (
     Delta,
     Item,
     Pack,
-    Place,
     Plan,
     Projection,
     make_plan,
@@ -183,7 +183,8 @@ def test_a_norm_that_others_read_is_done_by_itself() -> None:
     plan = make_plan(ended(b, b.add(normed, b.linear(normed, "w", 48))), in_float32)
     assert kinds(plan).count(RmsNorm) == 1
     by_heads = builder()
-    x = by_heads.rms_norm(by_heads.embed("embedding", 48), "norm", eps=1e-5, groups=3)
+    x = by_heads.select(by_heads.embed("embedding", 48))
+    x = by_heads.rms_norm(x, "norm", eps=1e-5, groups=3)
     assert kinds(make_plan(by_heads.logits(x, "head"), in_float32)).count(RmsNorm) == 1
 
 

@@ -31,7 +31,7 @@ def scripted_model(
     yield TextModel(
         tokenizer=miniature.tokenizer(),
         template=ChatTemplate(miniature.CHATML, "", miniature.END),
-        program=builder.logits(builder.embed("embedding", 1), "embedding"),
+        program=builder.logits(builder.select(builder.embed("embedding", 1)), "embedding"),
         executor=loses_its_device(at_once=True) if path.stem == "lost" else never_ends(),
         context=10**6 if context is None else context,
         rows=rows,

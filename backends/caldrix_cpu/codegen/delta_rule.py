@@ -17,7 +17,7 @@ from typing import Any
 from numba import float32
 
 from caldrix_cpu import tape
-from caldrix_cpu.codegen.functions import exponential, sigmoid, softplus
+from caldrix_cpu.codegen.functions import LEAST, exponential_of, sigmoid, softplus
 from caldrix_cpu.codegen.kernel import kernel
 from caldrix_cpu.codegen.lanes import (
     fetch_and_increment,
@@ -46,26 +46,24 @@ from caldrix_cpu.codegen.values import (
 
 _CHUNK = tape.DELTA_TOKENS
 _FACTOR_BYTES = 4 * tape.DELTA_FACTORS
-_LEAST = -87.0
-"""The logarithm of a decay under which float32 has no normal number."""
+_SUMMED = 3 * 16
+"""Floats of a tile's sums: of key and of query, and what is added to it."""
 
 
 @kernel
 def _decay(rate: float, x: float) -> float:
     """``exp(-rate * softplus(x))``; 0 where that is no normal number; NaN stays NaN."""
     log = -(rate * largest_lane(softplus(splat(x))))
-    if log < float32(_LEAST):
+    if log < float32(LEAST):
         return float32(0.0)
     if log != log:
         return log
-    return largest_lane(exponential(splat(log)))
+    return exponential_of(log)
 
 
 @kernel
 def _strength(x: float) -> float:
-    """``sigmoid(x)``; NaN stays NaN."""
-    if x != x:
-        return x
+    """``sigmoid(x)`` of one number; NaN stays NaN."""
     return largest_lane(sigmoid(splat(x)))
 
 
@@ -139,6 +137,7 @@ def _finish(factors: int, sums: int, value: int, added: int, out: int, count: in
 def make_delta_rule() -> Any:
     """``delta_rule(header, record, thread, counter)``."""
     most = most_tiles()
+    assert _SUMMED * most <= tape.DELTA_SUMS, f"no room for the sums of {most} tiles"
     read = state_pass(changes=False, sums_up=True)
     change = state_pass(changes=True, sums_up=False)
     change_and_read = state_pass(changes=True, sums_up=True)

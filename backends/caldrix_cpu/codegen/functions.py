@@ -24,15 +24,19 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 # exp(r) on |r| <= ln(2) / 2: the polynomial of Cephes' expf (Moshier, 1992), within 2 ulp.
 _C6, _C5, _C4 = 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3
 _C3, _C2, _C1 = 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1
-_LEAST, _MOST = -87.0, 88.0
+LEAST, _MOST = -87.0, 88.0
+"""The bounds of an exponential's argument: under the first float32 has no normal number."""
 _DEEPEST = -200.0
 """Where activations are nothing; the bounded exponential would not divide a lower number down."""
 
 
 @kernel
 def exponential(x: Floats) -> Floats:
-    """``exp(x)``, exactly 1 at 0; x is held between -87 and 88, where float32 is normal."""
-    x = smaller(larger(x, splat(float32(_LEAST))), splat(float32(_MOST)))
+    """``exp(x)``, exactly 1 at 0; x is held between -87 and 88, where float32 is normal.
+
+    NaN counts as -87.
+    """
+    x = smaller(larger(x, splat(float32(LEAST))), splat(float32(_MOST)))
     n = round_to_even(x * splat(float32(_LOG2_E)))
     r = fma(n, splat(float32(-_LN2_HIGH)), x)
     r = fma(n, splat(float32(-_LN2_LOW)), r)
@@ -58,24 +62,31 @@ def _not_too_deep(x: Floats) -> Floats:
 
 
 @kernel
+def _one(x: Floats) -> Floats:
+    """1; where x is NaN, that."""
+    one = splat(float32(1.0))
+    return smaller(one, larger(one, x))
+
+
+@kernel
 def silu(x: Floats) -> Floats:
-    """``x * sigmoid(x)``."""
+    """``x * sigmoid(x)``; NaN stays NaN."""
     one = splat(float32(1.0))
     return _not_too_deep(x) / (one + exponential(splat(float32(0.0)) - x))
 
 
 @kernel
 def sigmoid(x: Floats) -> Floats:
-    """``1 / (1 + exp(-x))``."""
+    """``1 / (1 + exp(-x))``; NaN stays NaN."""
     one = splat(float32(1.0))
-    return one / (one + exponential(splat(float32(0.0)) - x))
+    return _one(x) / (one + exponential(splat(float32(0.0)) - x))
 
 
 @kernel
 def gelu_tanh(x: Floats) -> Floats:
     """The tanh approximation of GELU: ``x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x ** 3))``.
 
-    ``0.5 * (1 + tanh(u))`` is ``sigmoid(2 * u)``.
+    ``0.5 * (1 + tanh(u))`` is ``sigmoid(2 * u)``. NaN stays NaN.
     """
     cube = x * x * x
     u = fma(cube, splat(float32(0.044715)), x) * splat(float32(-1.5957691216057308))
@@ -104,7 +115,7 @@ def softplus(x: Floats) -> Floats:
 
 @kernel
 def activated(x: Floats, activation: int) -> Floats:
-    """The activation of a number that `caldrix_cpu.tape` gives it."""
+    """The activation of a number that `caldrix_cpu.tape` gives it; NaN stays NaN."""
     if activation == tape.GATED_SILU:
         return silu(x)
     if activation == tape.GATED_SIGMOID:

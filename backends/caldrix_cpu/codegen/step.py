@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import float32
 
 from caldrix_cpu import tape
-from caldrix_cpu.codegen import machine
+from caldrix_cpu.codegen import machine, rowwise
 from caldrix_cpu.codegen.activations import (
     filled_group,
     pack_bf16,
@@ -23,20 +23,14 @@ from caldrix_cpu.codegen.kernel import kernel
 from caldrix_cpu.codegen.lanes import (
     fetch_and_increment,
     float_of_bits,
-    fma,
     load,
     load_acquire,
-    load_float,
     load_int,
     prefetch,
-    splat,
-    square_root_of,
     store,
-    store_float,
-    sum_lanes,
 )
 from caldrix_cpu.codegen.team import await_step, barrier
-from caldrix_cpu.codegen.values import copy_floats, field, pad, rounded_up, row_in, thread_scratch
+from caldrix_cpu.codegen.values import field, rounded_up, row_in, thread_scratch
 
 _GROUP = machine.TARGET.group
 _BLOCK = 32
@@ -257,149 +251,6 @@ def _prefetch_next(header: int, record: int, thread: int, threads: int, tokens: 
 
 
 @kernel
-def _norm(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    weight, width = field(record, tape.NORM_WEIGHT), field(record, tape.NORM_WIDTH)
-    eps, groups = float_of_bits(field(record, tape.NORM_EPS)), field(record, tape.GROUPS)
-    for token in range(first, last):
-        x = row_in(header, thread, field(record, tape.X), token, small)
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        for group in range(groups):
-            begin = 4 * group * width
-            if groups == 1 or width % 16 == 0:
-                scale = splat(root_mean_square(x + begin, width, eps))
-                for column in range(0, width, 16):
-                    place = begin + 4 * column
-                    store(out + place, load(x + place) * scale * load(weight + 4 * column))
-            else:
-                _norm_part(x + begin, weight, width, eps, out + begin)
-        if groups > 1:
-            pad(out, groups * width)
-
-
-@kernel
-def _norm_part(x: int, weight: int, width: int, eps: float, out: int) -> None:
-    """A part whose size is no multiple of 16, one number after another."""
-    total = float32(0.0)
-    for column in range(width):
-        total += load_float(x + 4 * column) * load_float(x + 4 * column)
-    scale = float32(1.0) / square_root_of(total / float32(width) + eps)
-    for column in range(width):
-        value = load_float(x + 4 * column) * scale * load_float(weight + 4 * column)
-        store_float(out + 4 * column, value)
-
-
-@kernel
-def _rope(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    heads, dim = field(record, tape.HEADS), field(record, tape.HEAD_DIM)
-    pairs, interleaved = field(record, tape.PAIRS), field(record, tape.INTERLEAVED)
-    positions = load_int(header + 8 * tape.POSITIONS)
-    for token in range(first, last):
-        x = row_in(header, thread, field(record, tape.X), token, small)
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        table = 4 * pairs * field(positions, token)
-        cosines, sines = field(record, tape.COSINES) + table, field(record, tape.SINES) + table
-        for head in range(heads):
-            begin = 4 * dim * head
-            for pair in range(pairs):
-                cosine, sine = load_float(cosines + 4 * pair), load_float(sines + 4 * pair)
-                if interleaved:
-                    one, other = begin + 8 * pair, begin + 8 * pair + 4
-                else:
-                    one, other = begin + 4 * pair, begin + 4 * (pair + pairs)
-                a, b = load_float(x + one), load_float(x + other)
-                store_float(out + one, a * cosine - b * sine)
-                store_float(out + other, b * cosine + a * sine)
-            for column in range(2 * pairs, dim):
-                store_float(out + begin + 4 * column, load_float(x + begin + 4 * column))
-        pad(out, heads * dim)
-
-
-@kernel
-def _gate(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    width, activation = field(record, tape.WIDTH), field(record, tape.ACTIVATION)
-    for token in range(first, last):
-        gate = row_in(header, thread, field(record, tape.X), token, small)
-        up = row_in(header, thread, field(record, tape.OTHER), token, small)
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        for column in range(0, width, 16):
-            value = activated(load(gate + 4 * column), activation)
-            store(out + 4 * column, value * load(up + 4 * column))
-
-
-@kernel
-def _part(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    columns, groups = field(record, tape.PART_COLUMNS), field(record, tape.GROUPS)
-    step, start = 4 * field(record, tape.GROUP_COLUMNS), 4 * field(record, tape.START)
-    for token in range(first, last):
-        x = row_in(header, thread, field(record, tape.X), token, small) + start
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        for group in range(groups):
-            copy_floats(out + 4 * group * columns, x + group * step, columns)
-        pad(out, groups * columns)
-
-
-@kernel
-def _add(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    width = field(record, tape.WIDTH)
-    for token in range(first, last):
-        a = row_in(header, thread, field(record, tape.X), token, small)
-        b = row_in(header, thread, field(record, tape.OTHER), token, small)
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        for column in range(0, width, 16):
-            store(out + 4 * column, load(a + 4 * column) + load(b + 4 * column))
-
-
-@kernel
-def _add_table(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    width, table = field(record, tape.WIDTH), field(record, tape.OTHER)
-    for token in range(first, last):
-        x = row_in(header, thread, field(record, tape.X), token, small)
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        entry = table + 4 * width * token
-        for column in range(0, width, 16):
-            store(out + 4 * column, load(x + 4 * column) + load(entry + 4 * column))
-
-
-@kernel
-def _activate(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    width, activation = field(record, tape.WIDTH), field(record, tape.ACTIVATION)
-    for token in range(first, last):
-        x = row_in(header, thread, field(record, tape.X), token, small)
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        for column in range(0, width, 16):
-            store(out + 4 * column, activated(load(x + 4 * column), activation))
-        pad(out, width)
-
-
-@kernel
-def _layer_norm(header: int, record: int, thread: int, first: int, last: int, small: int) -> None:
-    weight, bias = field(record, tape.NORM_WEIGHT), field(record, tape.NORM_BIAS)
-    width, eps = field(record, tape.NORM_WIDTH), float_of_bits(field(record, tape.NORM_EPS))
-    whole = width // 16 * 16
-    for token in range(first, last):
-        x = row_in(header, thread, field(record, tape.X), token, small)
-        out = row_in(header, thread, field(record, tape.OUT), token, small)
-        total = splat(float32(0.0))
-        for column in range(0, width, 16):
-            total = total + load(x + 4 * column)
-        mean = sum_lanes(total) / float32(width)
-        squares = splat(float32(0.0))
-        for column in range(0, whole, 16):
-            centred = load(x + 4 * column) - splat(mean)
-            squares = fma(centred, centred, squares)
-        variance = sum_lanes(squares)
-        for column in range(whole, width):
-            rest = load_float(x + 4 * column) - mean
-            variance += rest * rest
-        scale = splat(float32(1.0) / square_root_of(variance / float32(width) + eps))
-        for column in range(0, width, 16):
-            centred = (load(x + 4 * column) - splat(mean)) * scale
-            # Past the width both weight and bias are zero.
-            value = fma(centred, load(weight + 4 * column), load(bias + 4 * column))
-            store(out + 4 * column, value)
-
-
-@kernel
 def _select(
     header: int, record: int, thread: int, threads: int, small: int, small_after: int
 ) -> None:
@@ -446,21 +297,21 @@ def run(header: int, thread: int) -> None:
         elif _is_unit(operation):
             call_unit(field(record, tape.FUNCTION), header, record, thread, counter)
         elif operation == tape.NORM:
-            _norm(header, record, thread, first, last, small)
+            rowwise.norm(header, record, thread, first, last, small)
         elif operation == tape.ROPE:
-            _rope(header, record, thread, first, last, small)
+            rowwise.rope(header, record, thread, first, last, small)
         elif operation == tape.GATE:
-            _gate(header, record, thread, first, last, small)
+            rowwise.gate(header, record, thread, first, last, small)
         elif operation == tape.ADD:
-            _add(header, record, thread, first, last, small)
+            rowwise.add(header, record, thread, first, last, small)
         elif operation == tape.LAYER_NORM:
-            _layer_norm(header, record, thread, first, last, small)
+            rowwise.layer_norm(header, record, thread, first, last, small)
         elif operation == tape.ACTIVATE:
-            _activate(header, record, thread, first, last, small)
+            rowwise.activate(header, record, thread, first, last, small)
         elif operation == tape.ADD_TABLE:
-            _add_table(header, record, thread, first, last, small)
+            rowwise.add_table(header, record, thread, first, last, small)
         elif operation == tape.PART:
-            _part(header, record, thread, first, last, small)
+            rowwise.part(header, record, thread, first, last, small)
         else:
             small_after = load_int(header + 8 * tape.SMALL_WANTED)
             _select(header, record, thread, threads, small, small_after)

@@ -20,7 +20,7 @@ WORK_ARGUMENTS = 4
 
 
 def compile_unit(name: str) -> ObjectCode:
-    """The unit's machine code. Raises KeyError for a layout that is not one."""
+    """The unit's machine code. Raises ValueError for a name that is no unit's."""
     match name.split("-"):
         case ["run"]:
             return compile_object(step.run, RUN_ARGUMENTS)
@@ -38,11 +38,9 @@ def compile_unit(name: str) -> ObjectCode:
             return compile_object(convolve, UNIT_ARGUMENTS)
         case ["delta"]:
             return compile_object(make_delta_rule(), UNIT_ARGUMENTS)
-        case ["matmul", layout, *exact]:
-            return compile_object(
-                make_matmul(LAYOUTS[layout], exact=exact == ["exact"]), MATMUL_ARGUMENTS
-            )
-        case ["lookup", layout]:
+        case ["matmul", layout, *exact] if layout in LAYOUTS and exact in ([], ["exact"]):
+            return compile_object(make_matmul(LAYOUTS[layout], exact=bool(exact)), MATMUL_ARGUMENTS)
+        case ["lookup", layout] if layout in LAYOUTS:
             return compile_object(make_lookup(LAYOUTS[layout]), LOOKUP_ARGUMENTS)
         case _:
             raise ValueError(f"there is no unit {name}")
