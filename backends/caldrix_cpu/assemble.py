@@ -306,8 +306,8 @@ class Assembler:
         dim = item.q.width // item.heads
         head_bytes = all_head_bytes(self._rows, dim)
         if not self._all_memory:
-            size = item.heads * head_bytes
-            self._all_memory = [address(self._cache_memory.take(size)) for _ in range(2)]
+            most = max(map(self._all_bytes, self._plan.items))
+            self._all_memory = [address(self._cache_memory.take(most)) for _ in range(2)]
         record[tape.OPERATION] = tape.ATTEND_ALL
         record[tape.X], record[tape.OUT] = self._at(item.q), self._at(item.out)
         record[tape.KEYS], record[tape.VALUES] = self._at(item.k), self._at(item.v)
@@ -317,6 +317,12 @@ class Assembler:
         record[tape.FUNCTION] = self._attend_kernel
         record[tape.KEY_CACHE], record[tape.VALUE_CACHE] = self._all_memory
         record[tape.HEAD_BYTES] = head_bytes
+
+    def _all_bytes(self, item: object) -> int:
+        """Bytes of the keys, or of the values, of attention of all rows to all."""
+        if not isinstance(item, AttendAll):
+            return 0
+        return item.heads * all_head_bytes(self._rows, item.q.width // item.heads)
 
 
 def all_head_bytes(rows: int, dim: int) -> int:

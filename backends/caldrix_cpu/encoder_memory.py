@@ -68,7 +68,12 @@ class EncoderMemory:
 
     def begin(self, rows: Float32) -> Mapping[int, int]:
         """Takes in a stage's first value; the fields that a header needs for it."""
-        self.view(self._plan.begin.out)[...] = rows
+        first = self._plan.begin.out
+        self.view(first)[...] = rows
+        # Kernels read whole vectors, and others' values lie there between tiles.
+        place = self._plan.places[first]
+        arena = self._local if place.local else self._shared
+        arena[: self._rows, place.column + first.width : place.column + place.width] = 0
         self._counters.fill(0)
         return self._fields
 

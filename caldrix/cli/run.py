@@ -76,7 +76,7 @@ def run(
     with ExitStack() as stack:
         with ended_by_sigterm(), TerminalProgress() as progress:
             resolved = resolve(model, progress)
-            if pictures:
+            if pictures or images.image_detail is not None:
                 _require_tower(resolved)
             opened = stack.enter_context(opening.open(resolved.path, progress=progress))
         loaded = opened.model

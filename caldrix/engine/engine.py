@@ -166,6 +166,11 @@ class Engine:
         if self.stopped:
             raise EngineUnavailable
 
+    def check_room(self) -> None:
+        """Raises QueueFull if no request could be queued now."""
+        with self._lock:
+            self._scheduler.check_room()
+
     def check_tokens(self, tokens: SequenceOf[int]) -> None:
         """Raises UnknownToken for one that the model does not have."""
         if not tokens:

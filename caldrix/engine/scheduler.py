@@ -74,10 +74,14 @@ class Scheduler:
 
     def admit(self, sequence: Sequence) -> None:
         """Queues a sequence; those that ended take no place. Raises QueueFull."""
-        if self.running + self.waiting >= self._most:
-            raise QueueFull
+        self.check_room()
         sequence.arrival = next(self._arrivals)
         self._waiting.append(sequence)
+
+    def check_room(self) -> None:
+        """Raises QueueFull if there is no place for one more sequence."""
+        if self.running + self.waiting >= self._most:
+            raise QueueFull
 
     def turn_over(self) -> None:
         """Takes rows and places from sequences that ended.

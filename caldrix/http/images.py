@@ -47,6 +47,11 @@ class ImageReader:
         self._present = 0
         self._decoders = trio.Semaphore(MOST_DECODING)
 
+    @property
+    def present(self) -> int:
+        """Requests whose images are being decoded or wait for it."""
+        return self._present
+
     def encode(self, rendered: str, images: Sequence[PlacedImage]) -> list[int]:
         """The tokens of a rendered chat with its images, of which none is decoded.
 
@@ -63,9 +68,9 @@ class ImageReader:
     ) -> Features:
         """What stands in the prompt for the images' tokens.
 
-        ``check`` is called before each image and each tile, and raises what ends the work. Raises
-        ApiError: a 429 if too many wait, or a 400 that names the image at fault. Raises what the
-        tower does.
+        ``check`` is called before each image and after each tile, and raises what ends the work.
+        Raises ApiError: a 429 if too many wait, or a 400 that names the image at fault. Raises
+        what the tower does.
         """
         with self._admitted():
             async with self._decoders:

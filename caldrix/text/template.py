@@ -32,7 +32,7 @@ _CHATS: Sequence[Sequence[str | None]] = (
 )
 """Chats that a template may want; None is the role that is in question."""
 _MOST_ROLES = 16
-"""Of which it is remembered how a template wants them; others are given as they come."""
+"""Of which it is remembered how a template wants them; any others are tried each time."""
 # What a template can raise: its author's mistakes, and messages it was not written for.
 _FAULTS = (
     jinja2.TemplateError,
@@ -47,7 +47,7 @@ _FAULTS = (
 
 
 class ChatTemplate:
-    """A compiled chat template. Immutable, and safe to use from several threads.
+    """A compiled chat template. Safe to use from several threads.
 
     Raises TemplateRefusal when ``source`` is not a template, naming the line.
     """
@@ -63,6 +63,8 @@ class ChatTemplate:
     ) -> None:
         self._template = _compile(source)
         self._limits = limits or RenderLimits()
+        # Whoever reads a part's text says so; to find out more takes some renderings.
+        self._may_see_parts = "text" in source
         self._parts_alone: dict[object, bool] = {}
         self._globals = {
             "bos_token": bos_token,
@@ -94,13 +96,17 @@ class ChatTemplate:
 
     def _sees_parts_alone(self, role: object, variables: Mapping[str, object]) -> bool:
         """Whether a text of that role is left out of the prompt, and is not as a part."""
-        if role not in self._parts_alone:
-            if len(self._parts_alone) >= _MOST_ROLES:
-                return False
-            self._parts_alone[role] = not self._shows(role, str, variables) and self._shows(
+        if not self._may_see_parts:
+            return False
+        key = role, frozenset(variables)
+        known = self._parts_alone.get(key)
+        if known is None:
+            known = not self._shows(role, str, variables) and self._shows(
                 role, _as_parts, variables
             )
-        return self._parts_alone[role]
+            if len(self._parts_alone) < _MOST_ROLES:
+                self._parts_alone[key] = known
+        return known
 
     def _shows(
         self, role: object, form: Callable[[str], object], variables: Mapping[str, object]

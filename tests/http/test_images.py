@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import sys
@@ -20,7 +21,7 @@ from caldrix.http import server as server_module
 from caldrix.http.config import MEBIBYTE, MOST_BODY, MOST_BODY_WITH_IMAGES, ServerConfig, Timeouts
 from caldrix.models.lane import LaneError, LaneLost
 from caldrix.vision.layout import AROUND_IMAGE, WHOLE_IMAGE
-from caldrix.vision.parts import PLACEHOLDER
+from caldrix.vision.parts import PLACEHOLDER, EncodedImage
 from tests.support.eyes import (
     TOKENIZER,
     TOKENS_PER_TILE,
@@ -170,10 +171,10 @@ async def test_two_requests_decode_some_wait_and_one_more_is_refused() -> None:
 
         for _ in range(3):
             nursery.start_soon(three_images)
-        await eyes.until(lambda eyes: eyes.at_once == 2)
-        # Whether the third is there yet, its refusal tells.
-        while (refused := await ask_briefly(server)) is None:
-            pass
+        images = server.service.images
+        assert images is not None
+        await eyes.until(lambda eyes: eyes.at_once == 2 and images.present == 3)
+        refused = await ask(server)
         assert told(refused) == (429, None, "the image decode queue is full")
         assert refused.json()["error"]["type"] == "rate_limit_error"
         stream = await ask(server, chat(stream=True))
@@ -183,12 +184,32 @@ async def test_two_requests_decode_some_wait_and_one_more_is_refused() -> None:
     assert (eyes.decoded, eyes.most_at_once) == (9, 2)
 
 
-async def ask_briefly(server: Running) -> httpx2.Response | None:
-    """The answer, if it comes at once; else the client has left, and its place is free again."""
-    with trio.move_on_after(0.2):
-        return await ask(server)
-    await wait_all_tasks_blocked(0.05)
-    return None
+@trio_test
+async def test_images_are_not_seen_for_an_engine_whose_queue_is_full() -> None:
+    eyes, executor = Eyes(), LookingExecutor()
+    executor.gate.clear()
+    async with (
+        seeing(eyes, executor=executor, queue_depth=0) as server,
+        trio.open_nursery() as nursery,
+    ):
+        text = {"model": MODEL, "prompt": "a"}
+        nursery.start_soon(lambda: server.client.post(TEXT, json=text))
+        await server.wait_busy(running=1)
+        assert told(await ask(server)) == (429, None, "the request queue is full")
+        assert (eyes.decoded, eyes.seen) == (0, 0)
+        executor.gate.set()
+
+
+@trio_test
+async def test_images_are_let_go_of_once_they_are_seen() -> None:
+    executor = LookingExecutor()
+    async with seeing(executor=executor) as server, trio.open_nursery() as nursery:
+        executor.gate.clear()
+        nursery.start_soon(ask, server)
+        await server.wait_busy(running=1)
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, EncodedImage)]
+        executor.gate.set()
 
 
 @trio_test
@@ -229,6 +250,14 @@ async def test_a_place_is_free_again_once_its_request_has_left(gate: str, reache
         assert eyes.decoded <= 2
         assert eyes.seen <= 2
         assert (await ask(server)).status_code == 200
+
+
+async def ask_briefly(server: Running) -> httpx2.Response | None:
+    """The answer, if it comes at once; else the client has left, and its place is free again."""
+    with trio.move_on_after(0.2):
+        return await ask(server)
+    await wait_all_tasks_blocked(0.05)
+    return None
 
 
 @trio_test

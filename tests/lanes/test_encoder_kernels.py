@@ -225,3 +225,49 @@ def test_programs_that_contradict_themselves() -> None:
     for operations in ((), (shuffle,), (b.build().operations[0], shuffle, shuffle)):
         with pytest.raises(ProgramError):
             EncoderProgram("probe", operations, {}, 9)
+
+
+@either
+@pytest.mark.parametrize("width", [7, 20, 147])
+def test_what_another_tile_left_is_not_read(variant: Variant | None, width: int) -> None:
+    """Of values whose columns others use: a first value of no whole vectors, and a NaN in one."""
+    random = np.random.default_rng(width)
+    x = random.normal(size=(16, width)).astype(np.float32)
+    weights = {
+        "n.weight": random.normal(size=width), "n.bias": random.normal(size=width),
+        "w": random.normal(size=(48, width)), "v": random.normal(size=(width, 48)),
+    }  # fmt: skip
+
+    def build(b: EncoderBuilder, first: Value) -> Value:
+        normed = b.layer_norm(first, "n", eps=1e-6)
+        wide = b.linear(normed, "w", 48)
+        return b.add(b.linear(wide, "v", width), normed)
+
+    expected = encoded(None, x, build, weights)
+    np.testing.assert_allclose(encoded(variant, x, build, weights), expected, atol=2e-4)
+    b = EncoderBuilder("probe", rows=len(x))
+    build(b, b.input(width))
+    tensors = {name: float_tensor(each, "F32", name) for name, each in weights.items()}
+    if variant is not None:
+        with tape_encoder(b.build(), tensors, LaneOptions(context=1), variant) as encoder:
+            fine = encoder.encode(x)
+            encoder.encode(np.full_like(x, np.nan))
+            np.testing.assert_array_equal(encoder.encode(x), fine)
+
+
+@either
+@pytest.mark.parametrize("heads", [(1, 8), (8, 1)], ids=str)
+def test_attention_of_several_sizes(variant: Variant | None, heads: tuple[int, int]) -> None:
+    x = np.random.default_rng(3).normal(size=(16, 64)).astype(np.float32)
+
+    def build(b: EncoderBuilder, value: Value) -> Value:
+        for count in heads:
+            value = b.attend_all(value, value, value, heads=count, scale=0.125)
+        return value
+
+    # With dot products of bfloat16, what goes into each of the two is rounded so.
+    roundings = 8 * BFLOAT_ROUNDING if variant is not None and variant.dot else 1e-5
+    expected = encoded(None, x, build)
+    np.testing.assert_allclose(
+        encoded(variant, x, build), expected, rtol=0, atol=roundings * np.abs(expected).max()
+    )

@@ -24,8 +24,8 @@ class ChatPrompt:
     """What a chat becomes before the engine sees it."""
 
     tokens: tuple[int, ...] = field(repr=False)
-    images: tuple[PlacedImage, ...]
-    """In the order of their tokens."""
+    images: list[PlacedImage]
+    """In the order of their tokens; none any more once they have been seen."""
     system_moved: bool
     """Whether a system message had to move into the first user message."""
 
@@ -44,7 +44,7 @@ def chat_prompt(service: Service, messages: Sequence[Message]) -> ChatPrompt:
     try:
         if service.images is None:
             rendered = _render(service.template, _as_texts(messages))
-            images: tuple[PlacedImage, ...] = ()
+            images: list[PlacedImage] = []
             tokens = service.tokenizer.encode_prompt(rendered.text)
         else:
             chat, images = _with_images(messages)
@@ -52,8 +52,7 @@ def chat_prompt(service: Service, messages: Sequence[Message]) -> ChatPrompt:
             tokens = service.images.encode(rendered.text, images)
         if not tokens:
             raise ApiError(400, "the messages are an empty prompt", param=PROMPT_FIELD)
-        if images:
-            service.engine.check_prompt(tokens)
+        service.engine.check_prompt(tokens)
     except CaldrixError as error:
         raise api_error(error, param=PROMPT_FIELD) from error
     return ChatPrompt(tuple(tokens), images, rendered.system_moved)
@@ -77,7 +76,7 @@ def _text(part: Part) -> str:
 
 def _with_images(
     messages: Sequence[Message],
-) -> tuple[list[Mapping[str, object]], tuple[PlacedImage, ...]]:
+) -> tuple[list[Mapping[str, object]], list[PlacedImage]]:
     """As the templates of models that see have them, and the images in their order."""
     parts = [part for message in messages for part in message.parts]
     check_image_count(sum(isinstance(part, ImagePart) for part in parts))
@@ -99,4 +98,4 @@ def _with_images(
         {"role": message.role, "content": template_content([*map(read, message.parts)])}
         for message in messages
     ]
-    return chat, tuple(images)
+    return chat, images

@@ -59,9 +59,11 @@ async def answer(
     shape: Shape,
     prompt_field: str,
     watch: RequestWatch,
-    images: Sequence[PlacedImage] = (),
+    images: list[PlacedImage] | None = None,
 ) -> Answer | EventStream:
     """The answer to ``request``, whose ``prompt_field`` became ``prompt`` with ``images`` in it.
+
+    The list of images is empty once they have been seen.
 
     Raises ApiError with the status of whatever went wrong; the events of a stream do so, too.
     """
@@ -75,7 +77,7 @@ async def answer(
     )
     assembler = TextAssembler(service.tokenizer, request.stop)
     parts = _generate(
-        service, generation_request, images, assembler, prompt_field, envelope.id, watch
+        service, generation_request, images or [], assembler, prompt_field, envelope.id, watch
     )
     if request.stream:
         return EventStream(_events(parts, envelope, request, watch), {ID_HEADER: envelope.id})
@@ -134,7 +136,7 @@ def _encoder(envelope: Envelope, request: AnswerFields) -> Callable[[Part], byte
 async def _generate(
     service: Service,
     request: GenerationRequest,
-    images: Sequence[PlacedImage],
+    images: list[PlacedImage],
     assembler: TextAssembler,
     prompt_field: str,
     answer_id: str,
@@ -151,6 +153,8 @@ async def _generate(
     try:
         if images:
             request = evolve(request, features=await _see(service, images, request))
+            # They are large, and an answer may take long.
+            images.clear()
         async with service.engine.submit(request) as generation:
             watch.begin(answer_id, request, generation)
             while not assembler.stopped and (tokens := await generation.take()):
@@ -182,9 +186,12 @@ async def _see(
 ) -> Features:
     """What stands for the images in the prompt.
 
-    Raises what `ImageReader.features` does, and EngineUnavailable where the engine ends meanwhile.
+    Raises what `ImageReader.features` does, QueueFull if the engine's queue is full already, and
+    EngineUnavailable where the engine ends meanwhile.
     """
     assert service.images is not None
+    # It may be full by the time they are seen; but to see them for nothing is a waste.
+    service.engine.check_room()
     try:
         return await service.images.features(
             images, request.prompt, check=service.engine.check_available
