@@ -140,6 +140,8 @@ class EncoderBuilder:
         self._first_rows = rows
         self._rows = rows
         self._operations: list[EncoderOperation] = []
+        self._rows_of: list[int] = []
+        """Of each operation's result."""
         self._weights: dict[str, tuple[int, ...]] = {}
 
     def input(self, width: int) -> Value:
@@ -177,7 +179,7 @@ class EncoderBuilder:
 
     def add(self, a: Value, b: Value) -> Value:
         """``a + b``."""
-        self._same_width(a, b)
+        self._same_shape(a, b)
         return self._append(Add(self._value(a.width), a, b))
 
     def add_table(self, x: Value, weight: str) -> Value:
@@ -187,8 +189,8 @@ class EncoderBuilder:
 
     def attend_all(self, q: Value, k: Value, v: Value, *, heads: int, scale: float) -> Value:
         """Attention of every row to every row."""
-        self._same_width(q, k)
-        self._same_width(q, v)
+        self._same_shape(q, k)
+        self._same_shape(q, v)
         if heads < 1 or q.width % heads:
             raise ProgramError(f"{q.width} does not divide into {heads} heads")
         return self._append(AttendAll(self._value(q.width), q, k, v, heads, scale))
@@ -215,13 +217,16 @@ class EncoderBuilder:
 
     def _append(self, operation: EncoderOperation) -> Value:
         self._operations.append(operation)
+        self._rows_of.append(self._rows)
         return operation.out
 
     def _use(self, weight: str, shape: tuple[int, ...]) -> None:
         if self._weights.setdefault(weight, shape) != shape:
             raise ProgramError(f"{weight} is used as {self._weights[weight]} and as {shape}")
 
-    @staticmethod
-    def _same_width(a: Value, b: Value) -> None:
+    def _same_shape(self, a: Value, b: Value) -> None:
         if a.width != b.width:
             raise ProgramError(f"widths differ: {a.width} and {b.width}")
+        rows = self._rows_of[a.index], self._rows_of[b.index]
+        if rows[0] != rows[1]:
+            raise ProgramError(f"rows differ: {rows[0]} and {rows[1]}")

@@ -1,11 +1,13 @@
 """JPEG files: size and orientation from their segments, and the segments that pixels depend on.
 
 After ITU T.81, annex B. Application data other than JFIF's and Adobe's (which tells how colours are
-kept) is left out of what is decoded, and so are the further pictures of a multi-picture file.
+kept) is left out of what is decoded, and so is all that follows the picture's end: the further
+pictures of a multi-picture file, or a film.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 
@@ -27,6 +29,8 @@ MAX_SCANS = 100
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 _ALONE = frozenset({0x00, 0x01, _START, *range(0xD0, 0xD8)})
 """Markers that no segment follows; 0 is a byte that was stuffed."""
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+"""Within and between scans: not a stuffed byte, nor what restarts the decoding of a scan."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _APP0, _EXIF, _ADOBE, _COMMENT = 0xE0, 0xE1, 0xEE, 0xFE
 _LEFT_OUT = frozenset({*range(0xE0, 0xF0), _COMMENT}) - {_APP0, _ADOBE}
@@ -51,10 +55,7 @@ def read_jpeg(data: bytes) -> ImageFile:
             kept.append(segment)
     if size is None:
         raise damaged("its pixels come before their size")
-    scans = data[start:]
-    if scans.count(b"\xff\xda") > MAX_SCANS:
-        raise InvalidImage(f"the image has more than {MAX_SCANS} scans; save it with fewer")
-    kept.append(scans)
+    kept.append(data[start : _end(data, start)])
     return ImageFile(*size, UPRIGHT if orientation is None else orientation, b"".join(kept))
 
 
@@ -82,6 +83,24 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             raise damaged("a segment's length is wrong")
         yield marker, position, end
         position = end
+    raise too_many_pieces("segments")
+
+
+def _end(data: bytes, position: int) -> int:
+    """Where the picture ends whose first scan is at ``position``; the file's end if it is cut."""
+    scans = 0
+    for _ in range(MAX_PIECES):
+        found = _MARKER.search(data, position)
+        if found is None:
+            return len(data)
+        marker, position = data[found.end() - 1], found.end()
+        if marker == _END:
+            return position
+        if marker not in _ALONE:
+            position += int.from_bytes(data[position : position + 2])
+        scans += marker == _SCAN
+        if scans > MAX_SCANS:
+            raise InvalidImage(f"the image has more than {MAX_SCANS} scans; save it with fewer")
     raise too_many_pieces("segments")
 
 

@@ -94,8 +94,8 @@ def template_content(parts: Sequence[str | EncodedImage]) -> list[dict[str, str]
 def _check_count(found: int, images: int) -> None:
     if found != images:
         raise PlaceholderCount(
-            f"the image placeholder count of the prompt is {found}, and {images} images came; only"
-            f" image_url parts may put {PLACEHOLDER} into a prompt"
+            f"the image placeholder count of the prompt is {found}, where {images} would be right;"
+            f" only image_url parts may put {PLACEHOLDER} into a prompt"
         )
 
 

@@ -441,7 +441,7 @@ REFUSED: dict[str, tuple[Body, str, str]] = {
     "a placeholder as a role": (
         chat({"role": "<image>", "content": "?"}, user(picture())),
         "messages",
-        "the image placeholder count of the prompt is 2, and 1 images came",
+        "the image placeholder count of the prompt is 2, where 1 would be right",
     ),
     "another scheme": (
         chat(user("a"), user("b", picture("https://localhost/a.png"))),

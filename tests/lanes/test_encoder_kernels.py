@@ -217,6 +217,8 @@ def test_programs_that_contradict_themselves() -> None:
         lambda: b.attend_all(x, x, x, heads=3, scale=1.0),
         lambda: b.add(x, b.linear(x, "w4", 4)),
         lambda: b.add_table(x, "w4"),
+        # As wide as another value, of other rows.
+        lambda: b.add(b.linear(b.pixel_shuffle(x, 3), "w5", 8), x),
     ]
     for wrong in contradictions:
         with pytest.raises(ProgramError):

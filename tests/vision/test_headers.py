@@ -6,11 +6,13 @@ import struct
 import zlib
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from caldrix.vision.errors import InvalidImage
 from caldrix.vision.exif import read_orientation
+from caldrix.vision.jpeg import read_jpeg
 from tests.support.image_files import chunk, exif, png, saved, sent
 
 Make = Callable[[int, int], bytes]
@@ -148,7 +150,7 @@ def _chunks(count: int) -> bytes:
         ("image/jpeg", b"\xff\xd8\xff\xda\0\2", "come before their size"),
         ("image/jpeg", b"\xff\xd8\xff\xe1\0\1", "length is wrong"),
         ("image/jpeg", b"\xff\xd8" + b"\xff\xe1\0\2" * 65537, "more than 65536 segments"),
-        ("image/jpeg", _jpeg_of(8, 8) + b"\xff\xda" * 100, "more than 100 scans"),
+        ("image/jpeg", _jpeg_of(8, 8)[:-2] + b"\xff\xda\0\2" * 100, "more than 100 scans"),
         ("image/webp", b"RIFF\4\0\0\0WEBP", "ends early"),
         ("image/webp", b"RIFF\xff\0\0\0WEBP", "ends early"),
         ("image/webp", _webp(b"VP8 " + bytes(20)), "no start code"),
@@ -159,3 +161,13 @@ def _chunks(count: int) -> bytes:
 def test_damaged(media_type: str, data: bytes, words: str) -> None:
     with pytest.raises(InvalidImage, match=words):
         sent(data, media_type)
+
+
+def test_what_follows_a_jpegs_end_is_left_out() -> None:
+    """As of a photo with a film behind it, whatever its bytes happen to be."""
+    photo = _jpeg_of(8, 8)
+    film = np.random.default_rng(0).integers(0, 256, 2_000_000, np.uint8).tobytes()
+    assert film.count(b"\xff\xda") > 10
+    alone, followed = (read_jpeg(data) for data in (photo, photo + film + photo))
+    assert followed == alone
+    assert followed.data.endswith(b"\xff\xd9")

@@ -149,5 +149,5 @@ def test_a_text_that_a_tokenizer_makes_a_placeholder_of_is_refused(tmp_path: Pat
     normalizing = ImageLayout.for_tokenizer(Tokenizer.from_directory(tmp_path), TOKENS)
     seen = [plan(100, 100)]
     assert normalizing.encode("an <image> of it", seen)
-    with pytest.raises(PlaceholderCount, match="of the prompt is 2, and 1 images came"):
+    with pytest.raises(PlaceholderCount, match="of the prompt is 2, where 1 would be right"):
         normalizing.encode("an <image> of an ＜image＞", seen)
