@@ -35,8 +35,8 @@ class ImageProcessor:
         self.settings.check_tower(image_size=side, tokens_per_tile=tokens_per_tile)
         if self.layout.image_token_id != image_token_id:
             raise UnsupportedProcessor(
-                f"config.json has {image_token_id} for the id of image tokens, and the tokenizer "
-                f"has {self.layout.image_token_id}; fetch the model's files again"
+                f"config.json: image_token_id is {image_token_id}, and the tokenizer has "
+                f"{self.layout.image_token_id} for it; fetch the model's files again"
             )
 
     def plan(self, image: EncodedImage) -> TilePlan:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from attrs import frozen
 from PIL import Image
 
@@ -18,7 +19,8 @@ from caldrix.errors import quoted
 from caldrix.models.fields import Fields
 from caldrix.vision.errors import UnsupportedProcessor
 from caldrix.vision.header import MAX_SIDE
-from caldrix.weights.directory import ModelDirectory
+from caldrix.weights.directory import CONFIG, ModelDirectory
+from caldrix.weights.tensor import Float32
 
 PREPROCESSOR_CONFIG = "preprocessor_config.json"
 PROCESSOR_CONFIG = "processor_config.json"
@@ -54,6 +56,11 @@ _READ = frozenset(
     {"size", "max_image_size", "resample", "rescale_factor", "image_mean", "image_std"}
 )
 _PASSED_OVER = frozenset({"processor_class", "video_sampling"})
+_PROCESSOR_CLASSES = ("Idefics3Processor", "SmolVLMProcessor")
+_PROCESSOR_KEYS = frozenset(
+    {"image_seq_len", "processor_class", "image_processor", "video_processor", "chat_template"}
+)
+"""Of processor_config.json; a film's processor and a copy of the template are not needed."""
 
 
 @frozen
@@ -84,6 +91,7 @@ class ProcessorSettings:
             inner = Fields(
                 str(path / PREPROCESSOR_CONFIG), directory.read_json(PREPROCESSOR_CONFIG)
             )
+        _check_processor(outer)
         return cls.from_fields(inner, outer.integer("image_seq_len"))
 
     @classmethod
@@ -96,7 +104,7 @@ class ProcessorSettings:
                 f"{fields.where}: size is over {MOST_TILES_IN_A_ROW} times max_image_size; more"
                 " tiles in a row have no markers"
             )
-        return cls(
+        settings = cls(
             tile_side=side,
             longest_edge=longest,
             resample=_resampling(fields),
@@ -105,14 +113,41 @@ class ProcessorSettings:
             std=_channels(fields, "image_std", positive=True),
             tokens_per_tile=tokens_per_tile,
         )
+        if not np.isfinite(settings.normalized_levels()).all():
+            raise UnsupportedProcessor(
+                f"{fields.where}: rescale_factor, image_mean and image_std make of some pixels what"
+                " no 32-bit float holds; fetch the model's files again"
+            )
+        return settings
+
+    def normalized_levels(self) -> Float32:
+        """What each level becomes, float32 [3, 256]: rescaled in float64, normalized in float32."""
+        with np.errstate(all="ignore"):
+            levels = (np.arange(256, dtype=np.float64) * self.rescale_factor).astype(np.float32)
+            mean, std = (np.array(each, np.float32)[:, None] for each in (self.mean, self.std))
+            normalized: Float32 = (levels - mean) / std
+        return normalized
 
     def check_tower(self, *, image_size: int, tokens_per_tile: int) -> None:
         """Raises UnsupportedProcessor unless the vision tower takes and gives just this."""
-        if (self.tile_side, self.tokens_per_tile) != (image_size, tokens_per_tile):
+        for file, key, ours, theirs in (
+            (PREPROCESSOR_CONFIG, "max_image_size", self.tile_side, image_size),
+            (PROCESSOR_CONFIG, "image_seq_len", self.tokens_per_tile, tokens_per_tile),
+        ):
+            if ours != theirs:
+                raise UnsupportedProcessor(
+                    f"{file}: {key} is {ours}, and the vision tower of {CONFIG} has {theirs}; fetch"
+                    " the model's files again"
+                )
+
+
+def _check_processor(fields: Fields) -> None:
+    """Of processor_config.json: whose it is, and nothing in it that would go unread."""
+    fields.require("processor_class", *_PROCESSOR_CLASSES)
+    for key, value in fields.values.items():
+        if value is not None and key not in _PROCESSOR_KEYS:
             raise UnsupportedProcessor(
-                f"the image processor makes tiles of {self.tile_side} pixels and"
-                f" {self.tokens_per_tile} tokens, the vision tower takes {image_size} and gives"
-                f" {tokens_per_tile}; fetch the model's files again"
+                f"{fields.where}: {quoted(key)} is a setting that is not supported"
             )
 
 

@@ -14,7 +14,6 @@ from caldrix.models.fields import Fields
 from caldrix.text.tokenizer import Tokenizer
 from caldrix.vision.layout import ImageLayout
 from caldrix.vision.parts import Detail
-from caldrix.vision.preprocessing import normalized_levels, to_patches
 from caldrix.vision.processor import ImageProcessor
 from caldrix.vision.settings import ProcessorSettings
 from caldrix.vision.tiling import Size, plan_tiles
@@ -90,15 +89,5 @@ def test_prompt(processor: ImageProcessor, detail: Detail) -> None:
 
 def test_levels_are_normalized() -> None:
     np.testing.assert_allclose(
-        normalized_levels(SETTINGS)[1, [0, 51, 255]], [-1, -0.6, 1], rtol=1e-6
+        SETTINGS.normalized_levels()[1, [0, 51, 255]], [-1, -0.6, 1], rtol=1e-6
     )
-
-
-def test_patches_lie_as_a_convolution_reads_them() -> None:
-    rng = np.random.default_rng(7)
-    tiles = rng.standard_normal((2, 3, 12, 8), dtype=np.float32)
-    weight = rng.standard_normal((5, 3, 4, 4), dtype=np.float32)
-    seen = to_patches(tiles, 4) @ weight.reshape(5, -1).T
-    assert seen.shape == (2, 6, 5)
-    third_row_first_column = np.einsum("cyx,ocyx->o", tiles[1, :, 8:12, 0:4], weight)
-    np.testing.assert_allclose(seen[1, 4], third_row_first_column, rtol=1e-5)

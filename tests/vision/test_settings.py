@@ -75,6 +75,8 @@ def test_settings_that_change_nothing() -> None:
         ({"image_mean": [0.5, 0.5, "0.5"]}, "not three numbers"),
         ({"image_mean": [0.5, 0.5, True]}, "not three numbers"),
         ({"image_std": [0.5, 0.5, 0]}, "not three positive numbers"),
+        ({"image_std": [1e-300, 0.5, 0.5]}, "what no 32-bit float holds"),
+        ({"rescale_factor": 1e300}, "what no 32-bit float holds"),
     ],
 )
 def test_refused(change: Mapping[str, object], words: str) -> None:
@@ -97,8 +99,33 @@ def test_tokens_per_tile_are_not_guessed(tmp_path: Path) -> None:
         ProcessorSettings.from_directory(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"processor_class": "LlavaProcessor"},
+            "processor_class is 'LlavaProcessor', which is not",
+        ),
+        ({"tiles": 3}, "'tiles' is a setting that is not supported"),
+    ],
+)
+def test_another_processor_is_refused(
+    change: Mapping[str, object], words: str, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        preprocessor_config=PREPROCESSOR_CONFIG,
+        processor_config={**PROCESSOR_CONFIG, **change},
+    )
+    with pytest.raises(Refusal, match=words):
+        ProcessorSettings.from_directory(tmp_path)
+
+
 def test_the_tower_must_fit() -> None:
     SMOLVLM.check_tower(image_size=512, tokens_per_tile=64)
-    for image_size, tokens in ((384, 64), (512, 81)):
-        with pytest.raises(UnsupportedProcessor, match="the vision tower takes"):
+    for image_size, tokens, words in (
+        (384, 64, "preprocessor_config.json: max_image_size is 512, and the .* has 384"),
+        (512, 81, "processor_config.json: image_seq_len is 64, and the .* has 81"),
+    ):
+        with pytest.raises(UnsupportedProcessor, match=words):
             SMOLVLM.check_tower(image_size=image_size, tokens_per_tile=tokens)
