@@ -1,1 +1,1 @@
-"""The OpenCL lanes: hip on AMD GPUs, host on a CPU device. For now they only find their devices."""
+"""The OpenCL lanes: hip on AMD GPUs, and host, the same kernels on a CPU device."""

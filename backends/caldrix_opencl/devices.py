@@ -1,11 +1,26 @@
-"""The OpenCL devices of this machine."""
+"""The OpenCL devices of this machine, and which of them a lane runs on.
+
+Where there is none, the error says in one line what is missing: the Python package, a driver, or
+the permission to use the device.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
+
+from caldrix.models.lane import LaneUnavailable
+from caldrix.weights.cache import cache_root
+
+_AMD = ("AMD", "Advanced Micro Devices")
+_POCL_CACHE = "POCL_CACHE_DIR"
+_KFD = Path("/dev/kfd")
+"""What ROCm's driver opens to reach a GPU."""
 
 
 @frozen
@@ -17,6 +32,30 @@ class Device:
     driver: str
     is_gpu: bool
     memory_bytes: int
+    vendor: str = ""
+    version: str = ""
+    """Of OpenCL, as the device says it."""
+    units: int = 0
+    """Compute units: cores of a CPU."""
+    extensions: tuple[str, ...] = ()
+    handle: Any = field(default=None, eq=False, repr=False)
+    """pyopencl's own object."""
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether AMD made it, or its driver."""
+        return any(name in text for name in _AMD for text in (self.platform, self.vendor))
+
+    def facts(self, label: str) -> dict[str, object]:
+        """What ``caldrix doctor`` shows of it, by names that begin with a label."""
+        return {
+            label: self.name,
+            f"{label} platform": f"{self.platform}, {self.version}",
+            f"{label} driver": self.driver,
+            f"{label} memory": f"{self.memory_bytes / 2**30:.1f} GiB",
+            f"{label} compute units": self.units,
+            f"{label} extensions": list(self.extensions),
+        }
 
 
 def is_installed() -> bool:
@@ -31,19 +70,77 @@ def devices() -> Sequence[Device]:
     """
     import pyopencl
 
+    # What PoCL compiles belongs to the models' cache; it looks at this when it is first loaded.
+    os.environ.setdefault(_POCL_CACHE, str(cache_root() / "pocl"))
     try:
         platforms = pyopencl.get_platforms()
     except pyopencl.LogicError:
         # The loader's way of saying that it knows no platform.
         return ()
     return [
-        Device(
-            platform=platform.name,
-            name=device.name.strip(),
-            driver=device.driver_version,
-            is_gpu=bool(device.type & pyopencl.device_type.GPU),
-            memory_bytes=device.global_mem_size,
-        )
+        _described(platform.name, device)
         for platform in platforms
-        for device in platform.get_devices()
+        for device in _devices_of(platform)
     ]
+
+
+def _devices_of(platform: Any) -> Sequence[Any]:
+    import pyopencl
+
+    try:
+        found: Sequence[Any] = platform.get_devices()
+    except pyopencl.RuntimeError:
+        # A platform whose driver finds none says so by this error.
+        return ()
+    return found
+
+
+def _described(platform: str, device: Any) -> Device:
+    import pyopencl
+
+    return Device(
+        platform=platform,
+        name=device.name.strip(),
+        driver=device.driver_version,
+        is_gpu=bool(device.type & pyopencl.device_type.GPU),
+        memory_bytes=device.global_mem_size,
+        vendor=device.vendor,
+        version=device.version.strip(),
+        units=device.max_compute_units,
+        extensions=tuple(sorted(device.extensions.split())),
+        handle=device,
+    )
+
+
+def chosen(found: Sequence[Device], number: int | None, lane: str) -> Device:
+    """The device of that number among a lane's, else the one with most memory.
+
+    Raises LaneUnavailable for a number that is not there, and for no devices.
+    """
+    if not found:
+        raise LaneUnavailable(f"the {lane} lane {missing(lane)}")
+    if number is None:
+        return max(found, key=lambda device: device.memory_bytes)
+    if number >= len(found):
+        each = ", ".join(f"{lane}:{index} ({d.name})" for index, d in enumerate(found))
+        raise LaneUnavailable(f"there is no device {lane}:{number}; there are {each}")
+    return found[number]
+
+
+def missing(lane: str) -> str:
+    """Why a lane has no device, and what to do about it."""
+    if not is_installed():
+        return "needs pyopencl; pip install 'caldrix[opencl]'"
+    if lane == "host":
+        return "finds no OpenCL driver for this processor; apt install pocl-opencl-icd"
+    if not _KFD.exists():
+        return (
+            f"finds no AMD GPU, and {_KFD} is not there: the kernel's driver for it, amdgpu, is "
+            "not loaded; try modprobe amdgpu, or use --backend cpu"
+        )
+    if not os.access(_KFD, os.R_OK | os.W_OK):
+        return (
+            f"may not open {_KFD}; usermod -aG render,video $USER gives the permission, from the "
+            "next login on"
+        )
+    return "finds no OpenCL driver for AMD GPUs; apt install rocm-opencl-icd"

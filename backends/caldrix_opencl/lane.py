@@ -1,4 +1,4 @@
-"""Lanes hip and host: which device each would run on. Neither has kernels in this version."""
+"""Lanes hip and host: the same kernels on an AMD GPU, and on a CPU device without one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from caldrix.models.encoder_program import EncoderProgram
 from caldrix.models.lane import Encoder, Executor, LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Tensor
-from caldrix_opencl.devices import Device, devices, is_installed
-
-_AMD = "AMD"
+from caldrix_opencl.devices import Device, chosen, devices, is_installed, missing
 
 
 class OpenClLane(ABC):
@@ -21,13 +19,27 @@ class OpenClLane(ABC):
     name: str
     verifies_drafts: bool
 
+    def __init__(self, number: int | None = None) -> None:
+        """For the device of that number among the lane's, else the one with most memory."""
+        self._number = number
+
+    def at(self, number: int) -> OpenClLane:
+        """The lane on the device of that number."""
+        return type(self)(number)
+
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
     ) -> AbstractContextManager[Executor]:
-        """Raises LaneUnavailable: this version runs no model on OpenCL."""
-        raise LaneUnavailable(
-            f"the {self.name} lane runs no model in this version; use --backend cpu"
-        )
+        """An executor on the lane's device; its memory is given back when the block is left.
+
+        Raises LaneUnavailable for a device that is missing or too small, and for what no kernel
+        does.
+        """
+        device = self.device()
+        self._refuse(program, options)
+        from caldrix_opencl.compiled import opencl_executor
+
+        return opencl_executor(program, weights, options, device)
 
     def compile_encoder(
         self, program: EncoderProgram, weights: Mapping[str, Tensor], options: LaneOptions
@@ -38,15 +50,33 @@ class OpenClLane(ABC):
         )
 
     def describe(self) -> Mapping[str, object]:
-        """The devices that the lane would choose from."""
-        if not is_installed():
-            return {"runs models": "no", "devices": "pip install 'caldrix[opencl]' to see them"}
-        chosen = self.choose(devices())
-        return {"runs models": "no", "devices": [f"{d.name} ({d.platform})" for d in chosen]}
+        """The devices that the lane would choose from, or what is missing."""
+        found = self.choose(devices()) if is_installed() else ()
+        if not found:
+            return {"runs models": "no", "missing": f"the lane {missing(self.name)}"}
+        facts: dict[str, object] = {"runs models": f"on {chosen(found, None, self.name).name}"}
+        for index, device in enumerate(found):
+            facts.update(device.facts(f"{self.name}:{index}"))
+        return facts
+
+    def device(self) -> Device:
+        """The device that models run on. Raises LaneUnavailable."""
+        found = self.choose(devices()) if is_installed() else ()
+        return chosen(found, self._number, self.name)
 
     @abstractmethod
     def choose(self, found: Sequence[Device]) -> Sequence[Device]:
         """The devices of this lane."""
+
+    def _refuse(self, program: Program, options: LaneOptions) -> None:
+        for flag, value in (
+            ("--threads", options.threads),
+            ("--weight-budget", options.weight_budget),
+        ):
+            if value is not None:
+                raise LaneUnavailable(
+                    f"the {self.name} lane has no {flag}, and {value} was asked for; leave it out"
+                )
 
 
 class HipLane(OpenClLane):
@@ -55,9 +85,16 @@ class HipLane(OpenClLane):
     name = "hip"
     verifies_drafts = True
 
+    def _refuse(self, program: Program, options: LaneOptions) -> None:
+        if program.states:
+            raise LaneUnavailable(
+                f"the hip lane runs no {program.family} model; use --backend cpu, or host"
+            )
+        super()._refuse(program, options)
+
     def choose(self, found: Sequence[Device]) -> Sequence[Device]:
-        """GPUs of AMD's platforms."""
-        return [device for device in found if device.is_gpu and _AMD in device.platform]
+        """GPUs of AMD."""
+        return [device for device in found if device.is_gpu and device.is_amd]
 
 
 class HostLane(OpenClLane):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -262,17 +262,39 @@ class Lane(Protocol):
         ...
 
 
+@runtime_checkable
+class ManyDevices(Protocol):
+    """A lane that has several devices to choose from."""
+
+    def at(self, number: int) -> Lane:
+        """The lane on the device of that number, counted from 0."""
+        ...
+
+
 def available_lanes() -> tuple[str, ...]:
     """The names of the lanes installed, sorted."""
     return tuple(sorted(point.name for point in entry_points(group=LANE_GROUP)))
 
 
 def find_lane(name: str) -> Lane:
-    """The lane of that name, or ``auto`` for the best one. Raises LaneUnavailable."""
-    wanted = "cpu" if name == "auto" else name
+    """The lane of that name, or ``auto`` for the best one.
+
+    A number after a colon, as in ``hip:1``, is one of the lane's devices. Raises LaneUnavailable.
+    """
+    wanted, colon, number = ("cpu" if name == "auto" else name).partition(":")
     for point in entry_points(group=LANE_GROUP):
         if point.name == wanted:
             factory: Callable[[], Lane] = point.load()
-            return factory()
+            return _on_device(factory(), number) if colon else factory()
     known = ", ".join(available_lanes()) or "none"
     raise LaneUnavailable(f"there is no lane {wanted!r} here; installed: {known}")
+
+
+def _on_device(lane: Lane, number: str) -> Lane:
+    if not isinstance(lane, ManyDevices):
+        raise LaneUnavailable(f"the {lane.name} lane has one device; write --backend {lane.name}")
+    if not (number.isascii() and number.isdigit()):
+        raise LaneUnavailable(
+            f"--backend {lane.name}:{number} names no device; write {lane.name}:0 for the first"
+        )
+    return lane.at(int(number))

@@ -1,41 +1,158 @@
-"""The OpenCL lanes choose their devices, and refuse to run by name."""
+"""The OpenCL lanes choose their devices, and refuse by name what they cannot do."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from caldrix.models.builder import ProgramBuilder
 from caldrix.models.encoder_program import EncoderBuilder
-from caldrix.models.lane import LaneOptions, LaneUnavailable, available_lanes, find_lane
-from caldrix_opencl.devices import Device
-from caldrix_opencl.lane import HipLane, HostLane
+from caldrix.models.lane import LaneOptions, LaneUnavailable, find_lane
+from caldrix.models.program import KvCache, Program
+from caldrix_opencl import devices, lane
+from caldrix_opencl.devices import Device, chosen
+from caldrix_opencl.lane import HipLane, HostLane, OpenClLane
+from tests.support.compiled import float_tensor
+from tests.support.opencl import on_host, require_device
+from tests.support.random_models import random_model
 
 RADEON = Device("AMD Accelerated Parallel Processing", "gfx1100", "1", True, 24 * 2**30)
+LARGER = Device("rusticl", "gfx942", "1", True, 192 * 2**30, vendor="AMD")
 OTHER_GPU = Device("Somebody's OpenCL", "gpu", "1", True, 2**30)
 PROCESSOR = Device("Portable Computing Language", "cpu", "1", False, 2**30)
+FOUND = (RADEON, OTHER_GPU, PROCESSOR, LARGER)
+
+
+def one_operation() -> Program:
+    b = ProgramBuilder("none", vocab_size=1, max_context=1)
+    return b.logits(b.select(b.embed("e", 1)), "e")
+
+
+def with_devices(monkeypatch: pytest.MonkeyPatch, found: Sequence[Device]) -> None:
+    monkeypatch.setattr(lane, "devices", lambda: found)
+    for module in (lane, devices):
+        monkeypatch.setattr(module, "is_installed", lambda: True)
 
 
 def test_each_lane_takes_its_own_devices() -> None:
-    found = (RADEON, OTHER_GPU, PROCESSOR)
-    assert HipLane().choose(found) == [RADEON]
-    assert HostLane().choose(found) == [PROCESSOR]
+    assert HipLane().choose(FOUND) == [RADEON, LARGER]
+    assert HostLane().choose(FOUND) == [PROCESSOR]
 
 
 def test_only_amd_gpus_verify_drafts() -> None:
     assert (HipLane().verifies_drafts, HostLane().verifies_drafts) == (True, False)
 
 
-def test_lanes_are_found_by_name_and_refuse_what_they_cannot_run() -> None:
-    assert set(available_lanes()) >= {"cpu", "hip", "host"}
-    b = ProgramBuilder("none", vocab_size=1, max_context=1)
-    program = b.logits(b.select(b.embed("e", 1)), "e")
+def test_the_device_named_or_the_one_with_most_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_devices(monkeypatch, FOUND)
+    for name, expected in (("hip", LARGER), ("hip:0", RADEON), ("hip:1", LARGER)):
+        found = find_lane(name)
+        assert isinstance(found, OpenClLane)
+        assert found.device() == expected
+    assert HipLane().describe()["runs models"] == "on gfx942"
+    with pytest.raises(
+        LaneUnavailable, match=r"no device hip:2; there are hip:0 \(gfx1100\), hip:1 \(gfx942\)"
+    ):
+        find_lane("hip:2").compile(one_operation(), {}, LaneOptions(context=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hip:", "--backend hip: names no device; write hip:0 for the first"),
+        ("hip:one", "--backend hip:one names no device"),
+        ("cpu:0", "the cpu lane has one device; write --backend cpu"),
+        ("abacus", "installed: cpu, hip, host"),
+        ("abacus:1", "installed: cpu, hip, host"),
+    ],
+)
+def test_names_of_no_lane_or_device(name: str, message: str) -> None:
+    with pytest.raises(LaneUnavailable, match=message):
+        find_lane(name)
+
+
+def test_what_is_missing_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with_devices(monkeypatch, (OTHER_GPU,))
+    monkeypatch.setattr(devices, "_KFD", tmp_path / "kfd")
+
+    def told(lane: OpenClLane) -> str:
+        with pytest.raises(LaneUnavailable) as refused:
+            lane.compile(one_operation(), {}, LaneOptions(context=1))
+        assert lane.describe()["runs models"] == "no"
+        return str(refused.value)
+
+    assert "apt install pocl-opencl-icd" in told(HostLane())
+    assert "modprobe amdgpu" in told(HipLane())
+    (tmp_path / "kfd").touch()
+    assert "apt install rocm-opencl-icd" in told(HipLane())
+    monkeypatch.setattr(os, "access", lambda *asked: False)
+    assert "usermod -aG render,video" in told(HipLane())
+    for module in (lane, devices):
+        monkeypatch.setattr(module, "is_installed", lambda: False)
+    assert told(HipLane()) == "the hip lane needs pyopencl; pip install 'caldrix[opencl]'"
+
+
+@pytest.mark.parametrize("name", ["hip", "host"])
+def test_what_the_lanes_do_not_have_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_devices(monkeypatch, FOUND)
+    program = one_operation()
     seeing = EncoderBuilder("none", rows=1)
     seeing.input(1)
-    tower = seeing.build()
-    for name in ("hip", "host"):
-        with pytest.raises(LaneUnavailable, match=f"the {name} lane .* --backend cpu"):
-            find_lane(name).compile(program, {}, LaneOptions(context=1))
-        with pytest.raises(LaneUnavailable, match=f"the {name} lane .* vision .* --backend cpu"):
-            find_lane(name).compile_encoder(tower, {}, LaneOptions(context=1))
-    with pytest.raises(LaneUnavailable, match="installed: cpu, hip, host"):
-        find_lane("abacus")
+    with pytest.raises(LaneUnavailable, match=f"the {name} lane .* vision .* --backend cpu"):
+        find_lane(name).compile_encoder(seeing.build(), {}, LaneOptions(context=1))
+    for options, flag in (
+        (LaneOptions(context=1, threads=2), "--threads, and 2"),
+        (LaneOptions(context=1, weight_budget=5), "--weight-budget, and 5"),
+    ):
+        with pytest.raises(LaneUnavailable, match=f"the {name} lane has no {flag} was asked for"):
+            find_lane(name).compile(program, {}, options)
+
+
+def test_states_are_kept_on_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_devices(monkeypatch, FOUND)
+    model = random_model("qwen3_5", "F32")
+    with pytest.raises(
+        LaneUnavailable, match="the hip lane runs no qwen3_5 model; use --backend cpu, or host"
+    ):
+        HipLane().compile(model.program, model.weights, LaneOptions(context=1))
+
+
+def test_most_memory_is_asked_of_devices_alone() -> None:
+    with pytest.raises(LaneUnavailable, match="the host lane"):
+        chosen((), None, "host")
+    assert chosen((RADEON, LARGER), None, "hip") == LARGER
+
+
+def test_a_context_that_does_not_fit_is_refused_before_anything_is_taken() -> None:
+    require_device()
+    b = ProgramBuilder("none", vocab_size=16, max_context=2**40)
+    x = b.embed("e", 16)
+    program = b.logits(b.select(b.attend(x, x, x, KvCache(1, 16), heads=1, scale=1.0)), "e")
+    weights = {"e": float_tensor(np.zeros((16, 16)))}
+    with (
+        pytest.raises(LaneUnavailable, match=r"a context of \d+ tokens .* --context \d+ fits"),
+        on_host(program, weights, context=2**40),
+    ):
+        pass
+
+
+def test_a_failed_build_keeps_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = require_device()
+    monkeypatch.setenv("CALDRIX_CACHE", str(tmp_path))
+    from caldrix_opencl.build import Builder
+    from caldrix_opencl.context import opened
+
+    with (
+        opened(device) as context,
+        pytest.raises(LaneUnavailable, match=r"matmul\.cl; its log is .*failed-\w+\.log"),
+    ):
+        Builder(context).program(["lanes", "weights", "matmul"], {"TOKENS": "nothing"})
+    (log,) = (tmp_path / "opencl").glob("failed-*.log")
+    assert "-DTOKENS=nothing" in log.read_text()
+    assert "error:" in log.read_text()

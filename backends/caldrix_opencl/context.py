@@ -1,0 +1,116 @@
+"""An opened device: its queue, its memory, and how kernels are cut for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyopencl as cl
+from attrs import frozen
+
+from caldrix.models.lane import LaneUnavailable
+from caldrix_opencl.devices import Device
+
+TILE = 16
+"""Lanes of a kernel; see ``kernels/lanes.cl``."""
+MOST_TOGETHER = 32
+"""The most tokens that a work-item of any device computes a product for."""
+
+
+@frozen
+class Shape:
+    """How work is divided among the work-items of a device."""
+
+    vector: int
+    """Lanes of one work-item: 16 as a vector of a CPU, 1 on a GPU."""
+    split: int
+    """Work-items that share the columns of a product's tile."""
+    heads: int
+    """The most heads that a work-group attends with."""
+    columns: int
+    """Work-items of a group for operations on single columns."""
+    tokens: tuple[int, ...]
+    """That a work-item computes a product for: there is a kernel for each number."""
+
+    @property
+    def lanes(self) -> int:
+        """Work-items that are sixteen lanes together."""
+        return TILE // self.vector
+
+
+CPU = Shape(vector=16, split=1, heads=1, columns=64, tokens=(1, 2, 4, 8))
+"""Sums of 8 tokens, in two chains each, are half the registers of a CPU with 512 bits."""
+GPU = Shape(vector=1, split=8, heads=4, columns=64, tokens=(1, 2, 4, 8, 32))
+"""128 work-items a tile and 64 a group of heads: whole waves, of 32 or of 64. In a prefill weights
+are read once for 32 tokens."""
+
+
+class Context:
+    """Memory and a queue on a device. What it allocated goes when it is closed."""
+
+    def __init__(self, device: Device, shape: Shape | None = None) -> None:
+        self.device = device
+        self.shape = shape or (GPU if device.is_gpu else CPU)
+        self.handle = cl.Context([device.handle])
+        self.queue = cl.CommandQueue(self.handle)
+        self._buffers: list[Any] = []
+
+    def allocate(self, size: int) -> cl.Buffer:
+        """Memory on the device, of no particular contents.
+
+        Raises LaneUnavailable for more than the device gives in one piece, and pyopencl's errors.
+        """
+        most = self.device.handle.max_mem_alloc_size
+        if size > most:
+            raise LaneUnavailable(
+                f"{self.device.name} gives at most {most / 2**30:.1f} GiB in one piece, and "
+                f"{size / 2**30:.1f} GiB are needed; choose a smaller --context, --max-batch or "
+                "model"
+            )
+        buffer = cl.Buffer(self.handle, cl.mem_flags.READ_WRITE, max(size, TILE))
+        self._buffers.append(buffer)
+        return buffer
+
+    def upload(self, values: npt.NDArray[Any]) -> cl.Buffer:
+        """A copy of an array on the device."""
+        buffer = self.allocate(values.nbytes)
+        if values.nbytes:
+            cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values))
+        return buffer
+
+    def close(self) -> None:
+        """Gives all memory back, once nothing runs any more."""
+        self.queue.finish()
+        for buffer in self._buffers:
+            buffer.release()
+        self._buffers.clear()
+
+
+@contextmanager
+def starting(device: Device) -> Iterator[None]:
+    """What the driver cannot do before the first step is a refusal: raises LaneUnavailable."""
+    try:
+        yield
+    except cl.MemoryError as error:
+        raise LaneUnavailable(
+            f"the memory of {device.name} is full ({error}); choose a smaller --context, "
+            "--max-batch, --prefix-rows or model"
+        ) from error
+    except cl.Error as error:
+        raise LaneUnavailable(
+            f"the driver of {device.name} failed ({error}); try a newer one, or --backend cpu"
+        ) from error
+
+
+@contextmanager
+def opened(device: Device, shape: Shape | None = None) -> Iterator[Context]:
+    """A context for as long as the block lasts."""
+    with starting(device):
+        context = Context(device, shape)
+    try:
+        yield context
+    finally:
+        context.close()

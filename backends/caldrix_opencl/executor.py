@@ -1,0 +1,223 @@
+"""Runs a compiled Program: a step puts its tokens on the device and launches what was prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import pyopencl as cl
+
+from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice, Snapshot
+from caldrix.models.program import Program
+from caldrix.weights.tensor import Float32, Tensor
+from caldrix_cpu.numpy_step import check_features, put_features
+from caldrix_cpu.runs import MOST_TOKENS, Run, runs_of
+from caldrix_opencl.assemble import StepBuffers
+from caldrix_opencl.context import MOST_TOGETHER, Context
+from caldrix_opencl.launches import SEGMENT, Extent, Launch
+from caldrix_opencl.plan import Plan
+from caldrix_opencl.rows import Cache, Rows, State
+from caldrix_opencl.weights import matrix_bytes, products
+
+ROOM = MOST_TOKENS + MOST_TOGETHER
+"""Tokens that the arena has a row for: a group that is filled up writes past the last."""
+MOST_LOGITS = 32
+"""Tokens whose logits are computed at a time."""
+
+
+class OpenClExecutor:
+    """See `caldrix.models.lane.Executor`."""
+
+    reproducible = True
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Tensor],
+        options: LaneOptions,
+        context: Context,
+        plan: Plan,
+        caches: Sequence[Cache],
+        states: Sequence[State],
+        buffers: StepBuffers,
+        launches: tuple[Sequence[Launch], Sequence[Launch]],
+        row_bytes: int,
+    ) -> None:
+        self.vocab_size = program.vocab_size
+        self.row_bytes = row_bytes
+        self.bytes_read_per_token = sum(matrix_bytes(each, weights) for each in products(plan))
+        self.rewinds = not states
+        self._options = options
+        self._queue = context.queue
+        self._sizes = context.shape.tokens
+        self._plan = plan
+        self._buffers = buffers
+        self._before, self._after = launches
+        self._rows = Rows(caches, states, options.rows, context)
+        self._left = False
+        self._embedding = weights[plan.begin.weight]
+        self._scale = np.float32(plan.begin.scale)
+        place = plan.places[plan.begin.out]
+        self._embeddings = np.zeros((MOST_TOKENS, place.stride), np.float32)
+        self._embeddings_at = 4 * place.at(buffers.tokens)
+        self._places = np.zeros((MOST_TOKENS, 2), np.int32)
+        self._slices = np.zeros((MOST_TOKENS, 4), np.int32)
+        self._logits = np.empty((1, buffers.logits_stride), np.float32)
+
+    @property
+    def launches_per_token(self) -> int:
+        """Kernels that a step of one token launches, where none looks back past a segment."""
+        return len(self._before) + len(self._after)
+
+    def step(self, slices: Sequence[Slice]) -> Float32:
+        """Computes the slices; the logits are a view that the next step overwrites."""
+        self._check_present()
+        rows = [each.row for each in slices]
+        if not rows or len(set(rows)) < len(rows):
+            raise LaneError(f"a step takes slices of rows of their own, got {rows}")
+        for each in slices:
+            self._check(each)
+        for each in slices:
+            self._rows.begin(each)
+        wanted = sum(each.wanted for each in slices)
+        if wanted > len(self._logits):
+            self._logits = np.empty((wanted, self._buffers.logits_stride), np.float32)
+        done = 0
+        with self._losing():
+            for run in runs_of(slices):
+                self._compute(run, self._logits[done : done + run.wanted])
+                done += run.wanted
+        for each in slices:
+            self._rows.end(each)
+        return self._logits[:wanted, : self.vocab_size]
+
+    def resumable(self, row: int, length: int) -> int:
+        """Where to go on from: anywhere that a row reached. Raises LaneError."""
+        self._check_present()
+        return self._rows.resumable(row, length)
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copies keys and values on the device."""
+        self._check_present()
+        with self._losing():
+            self._rows.copy(source, target, length)
+
+    def snapshot(self, row: int, length: int) -> Snapshot:
+        """Copies them to memory of their own, on the device."""
+        self._check_present()
+        with self._losing():
+            return self._rows.snapshot(row, length)
+
+    def snapshot_bytes(self, length: int) -> int:
+        """What that takes."""
+        self._check_present()
+        return self._rows.snapshot_bytes(length)
+
+    def restore(self, snapshot: Snapshot, row: int) -> None:
+        """Copies them back, to any row."""
+        self._check_present()
+        with self._losing():
+            self._rows.restore(snapshot, row)
+
+    def make_ready(self) -> None:
+        """Launches each kind of kernel once: drivers finish some of their work only then.
+
+        Rows hold nothing yet, and nothing afterwards. Raises pyopencl's errors.
+        """
+        self._places[:] = self._slices[:] = 0
+        cl.enqueue_copy(self._queue, self._buffers.places, self._places)
+        cl.enqueue_copy(self._queue, self._buffers.slices, self._slices)
+        cl.enqueue_copy(self._queue, self._buffers.wanted, np.zeros(MOST_LOGITS, np.int32))
+        done: set[object] = set()
+        for launch in (*self._before, *self._after):
+            if launch.kind not in done:
+                done.add(launch.kind)
+                for tokens in self._sizes:
+                    launch.enqueue(self._queue, Extent(tokens))
+                launch.enqueue(self._queue, Extent(1, last_position=SEGMENT))
+        self._queue.finish()
+
+    def leave(self) -> None:
+        """Ends its use: its memory is about to go."""
+        self._left = True
+        self._before, self._after = (), ()
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """A failure of the device is the end: what is on it can no longer be relied on."""
+        try:
+            yield
+        except cl.MemoryError as error:
+            raise LaneError(f"the device's memory is full ({error})") from error
+        except cl.Error as error:
+            self._left = True
+            raise LaneLost(f"the device failed ({error}); start the server again") from error
+
+    def _check_present(self) -> None:
+        if self._left:
+            raise LaneLost("the executor's block was left, or its device lost; its memory is gone")
+
+    def _check(self, part: Slice) -> None:
+        """Refuses what would make kernels read or write past their memory."""
+        count = len(part.tokens)
+        if not 0 <= part.wanted <= count:
+            raise LaneError(f"a slice of {count} tokens has no {part.wanted} whose logits to give")
+        lowest, highest = int(part.tokens.min()), int(part.tokens.max())
+        if lowest < 0 or highest >= self.vocab_size:
+            raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
+        if part.start + count > self._options.context:
+            raise LaneError(f"a slice ends past the context of {self._options.context} positions")
+        check_features(part, self._plan.begin.out.width)
+        self._rows.check(part.row, part.start)
+
+    def _compute(self, run: Run, logits: Float32) -> None:
+        last_position = self._put_tokens(run)
+        extent = Extent(run.tokens, len(run.slices), last_position)
+        for launch in self._before:
+            launch.enqueue(self._queue, extent)
+        wanted = _wanted_of(run)
+        for first in range(0, len(wanted), MOST_LOGITS):
+            chunk = wanted[first : first + MOST_LOGITS]
+            cl.enqueue_copy(self._queue, self._buffers.wanted, chunk, is_blocking=False)
+            for launch in self._after:
+                launch.enqueue(self._queue, Extent(len(chunk)))
+            out = logits[first : first + len(chunk)]
+            cl.enqueue_copy(self._queue, out, self._buffers.logits, is_blocking=True)
+        self._queue.finish()
+
+    def _put_tokens(self, run: Run) -> int:
+        """Embeddings, positions and rows of a run's tokens; returns the last position of any."""
+        count, width = run.tokens, self._plan.begin.out.width
+        first = last_position = 0
+        for index, each in enumerate(run.slices):
+            end, stop = first + len(each.tokens), each.start + len(each.tokens)
+            self._slices[index] = first, len(each.tokens), each.row, each.start
+            self._places[first:end, 0] = np.arange(each.start, stop)
+            self._places[first:end, 1] = each.row
+            last_position = max(last_position, stop - 1)
+            first = end
+        tokens = np.concatenate([each.tokens for each in run.slices])
+        rows = self._embeddings[:count, :width]
+        np.multiply(self._embedding.rows_to_float32(tokens), self._scale, out=rows)
+        put_features(run.slices, rows)
+        cl.enqueue_copy(self._queue, self._buffers.places, self._places[:count], is_blocking=False)
+        if not self.rewinds:
+            used = self._slices[: len(run.slices)]
+            cl.enqueue_copy(self._queue, self._buffers.slices, used, is_blocking=False)
+        cl.enqueue_copy(
+            self._queue, self._buffers.arena, self._embeddings[:count],
+            dst_offset=self._embeddings_at, is_blocking=False,
+        )  # fmt: skip
+        return last_position
+
+
+def _wanted_of(run: Run) -> npt.NDArray[np.int32]:
+    """Which of a run's tokens have their logits asked for, ``[wanted]`` int32."""
+    wanted: list[int] = []
+    end = 0
+    for each in run.slices:
+        end += len(each.tokens)
+        wanted.extend(range(end - each.wanted, end))
+    return np.array(wanted, np.int32)

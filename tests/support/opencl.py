@@ -1,0 +1,60 @@
+"""What tests of the OpenCL lanes share: a CPU device, where there is one, and models to run on it.
+
+Both shapes of kernels run on it: those whose work-items have sixteen lanes each, as on the host
+lane, and those that have one, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+
+import pytest
+
+from caldrix.models.lane import Executor, LaneOptions, LaneUnavailable
+from caldrix.models.program import Program
+from caldrix.weights.cache import cache_root
+from caldrix.weights.tensor import Tensor
+from caldrix_opencl.devices import Device
+from caldrix_opencl.lane import HostLane
+
+SHAPES = ("cpu", "gpu")
+
+
+@cache
+def host_device() -> Device | str:
+    """The device of the host lane, or why there is none."""
+    # Of tests alone: what a driver compiles for a broken kernel is nobody else's.
+    os.environ.setdefault("POCL_CACHE_DIR", str(cache_root() / "tests" / "pocl"))
+    try:
+        return HostLane().device()
+    except LaneUnavailable as error:
+        return str(error)
+
+
+def require_device() -> Device:
+    """The device; skips the test where there is none."""
+    device = host_device()
+    if isinstance(device, str):
+        pytest.skip(f"OpenCL is not tested: {device}")
+    return device
+
+
+def on_host(
+    program: Program,
+    weights: Mapping[str, Tensor],
+    *,
+    shape: str = "cpu",
+    context: int = 64,
+    rows: int = 2,
+    kv_dtype: str = "f32",
+) -> AbstractContextManager[Executor]:
+    """An executor on the CPU device, in one of the `SHAPES`; skips the test where there is none."""
+    device = require_device()
+    from caldrix_opencl.compiled import opencl_executor
+    from caldrix_opencl.context import CPU, GPU
+
+    options = LaneOptions(context=context, rows=rows, kv_dtype=kv_dtype)
+    return opencl_executor(program, weights, options, device, {"cpu": CPU, "gpu": GPU}[shape])
