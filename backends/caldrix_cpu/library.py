@@ -26,15 +26,13 @@ from attrs import frozen
 
 import caldrix.errors
 from caldrix.models.lane import LaneUnavailable
-from caldrix.weights.cache import cache_root
+from caldrix.weights.cache import cache_root, takes_files
 from caldrix.weights.progress import Progress
 from caldrix_cpu.cores import usable_cores
 from caldrix_cpu.object_file import read_object
 from caldrix_cpu.variants import Variant
 
 _PACKAGE = Path(__file__).parent
-_TRIED_BYTES = 1 << 18
-"""More than a kernel takes."""
 _SOURCES = ("codegen/*.py", "tiles/layouts.py", "tape.py", "variants.py")
 
 
@@ -92,7 +90,7 @@ def load_kernels(variant: Variant, units: Sequence[str], progress: Progress) -> 
     missing = [unit for unit, code in found.items() if code is None]
     if missing:
         with tempfile.TemporaryDirectory(prefix="caldrix-kernels-") as temporary:
-            target = directory if _is_writable(directory) else Path(temporary)
+            target = directory if takes_files(directory) else Path(temporary)
             _compile(variant, target, missing, progress)
             found.update({unit: read_object(target / f"{unit}.kernel") for unit in missing})
     kernels = {}
@@ -101,17 +99,6 @@ def load_kernels(variant: Variant, units: Sequence[str], progress: Progress) -> 
             raise LaneUnavailable(f"the kernel {unit} cannot be read back from {directory}")
         kernels[unit] = _link(*code)
     return kernels
-
-
-def _is_writable(directory: Path) -> bool:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory) as file:
-            # A full disk takes a file, and nothing into it.
-            file.write(bytes(_TRIED_BYTES))
-        return True
-    except OSError:
-        return False
 
 
 def _compile(variant: Variant, directory: Path, units: Sequence[str], progress: Progress) -> None:

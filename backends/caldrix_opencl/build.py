@@ -1,19 +1,33 @@
-"""Kernels from their sources, built for a device and kept in the cache for the next start."""
+"""Kernels from their sources, built for a device and kept in the cache for the next start.
+
+A binary is kept under a key of its sources, its options, the device and its driver. Its file is
+written whole or not at all and vouches for itself, so that what a process left behind that was
+killed while it built is no other's fault. Drivers that keep binaries of their own, as PoCL's does,
+are left to it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import pyopencl as cl
+from pyopencl.characterize import has_src_build_cache
 
 from caldrix.models.lane import LaneUnavailable
-from caldrix.weights.cache import cache_errors, cache_root
+from caldrix.weights.cache import cache_root, takes_files
+from caldrix_cpu.object_file import read_object, write_object
 from caldrix_opencl.context import Context
 
 _KERNELS = files("caldrix_opencl") / "kernels"
+_NO_CACHE: Any = False
+"""pyopencl's own cache waits a minute for a lock that a killed process left. (Its annotations do
+not have this value; its code does.)"""
 
 
 class Builder:
@@ -22,45 +36,91 @@ class Builder:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._built: dict[tuple[object, ...], cl.Program] = {}
-        self._cache = cache_root() / "opencl"
+        directory = cache_root() / "opencl"
+        self._directory = directory if takes_files(directory) else None
+        """Where binaries and logs are kept; None where they can't be, and none are."""
+        self._driver_keeps = has_src_build_cache(context.device.handle)
 
     def program(self, sources: Sequence[str], definitions: Mapping[str, int | str]) -> cl.Program:
         """The program of some files of ``kernels``, one after another.
 
-        Binaries are kept by device, driver, sources and options. Raises LaneUnavailable where a
-        build fails, whose log is kept beside them, and CacheUnusable.
+        Raises LaneUnavailable where a build fails, whose log is kept beside the binaries.
         """
         shape = self._context.shape
         definitions = {"VECTOR": shape.vector, "SPLIT": shape.split, **definitions}
         key = (*sources, *sorted(definitions.items()))
         if key not in self._built:
-            self._built[key] = self._build(sources, definitions)
+            self._built[key] = self._taken_or_built(sources, definitions)
         return self._built[key]
 
-    def _build(self, sources: Sequence[str], definitions: Mapping[str, int | str]) -> cl.Program:
+    def _taken_or_built(
+        self, sources: Sequence[str], definitions: Mapping[str, int | str]
+    ) -> cl.Program:
         text = "\n".join((_KERNELS / f"{name}.cl").read_text() for name in sources)
-        options = [f"-D{name}={value}" for name, value in definitions.items()]
-        with cache_errors(self._cache):
-            self._cache.mkdir(parents=True, exist_ok=True)
-        program = cl.Program(self._context.handle, text)
-        with warnings.catch_warnings():
-            # A compiler's remarks on sources that it takes.
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            try:
-                built: cl.Program = program.build(options, cache_dir=str(self._cache))
-            except cl.RuntimeError as error:
-                raise self._failed(sources, options, text, error) from error
+        options = tuple(f"-D{name}={value}" for name, value in definitions.items())
+        if self._directory is None or self._driver_keeps:
+            return self._built_from(text, sources, options)
+        path = self._directory / f"{sources[-1]}-{self._digest(text, *options)}.binary"
+        taken = self._taken(path, options)
+        if taken is not None:
+            return taken
+        built = self._built_from(text, sources, options)
+        binaries: Any = built.get_info(cl.program_info.BINARIES)
+        # Of the one device that the context has.
+        write_object(path, sources[-1], binaries[0])
         return built
+
+    def _taken(self, path: Path, options: Sequence[str]) -> cl.Program | None:
+        """The program that was kept; None for none, or one that the driver does not take."""
+        kept = read_object(path)
+        if kept is None:
+            return None
+        context = self._context
+        try:
+            program = cl.Program(context.handle, [context.device.handle], [kept[1]])
+            with _remarks_unheard():
+                built: cl.Program = program.build(list(options))
+                return built
+        except cl.Error:
+            # A driver that was replaced in place: it builds from the sources again.
+            return None
+
+    def _built_from(self, text: str, sources: Sequence[str], options: Sequence[str]) -> cl.Program:
+        program = cl.Program(self._context.handle, text)
+        try:
+            with _remarks_unheard():
+                built: cl.Program = program.build(list(options), cache_dir=_NO_CACHE)
+                return built
+        except cl.RuntimeError as error:
+            raise self._failed(sources, options, text, error) from error
 
     def _failed(
         self, sources: Sequence[str], options: Sequence[str], text: str, error: Exception
     ) -> LaneUnavailable:
         told = f"{self._context.device}\n{' '.join(options)}\n\n{error}\n\n{text}"
-        name = hashlib.sha256(told.encode()).hexdigest()[:16]
-        path = self._cache / f"failed-{name}.log"
-        with cache_errors(path):
+        if self._directory is None:
+            where = f"its log cannot be kept, as {cache_root()} cannot be written"
+        else:
+            path = self._directory / f"failed-{self._digest(told)}.log"
             path.write_text(told)
+            where = f"its log is {path}"
         return LaneUnavailable(
             f"the driver of {self._context.device.name} does not build the kernels of "
-            f"{sources[-1]}.cl; its log is {path}; try a newer driver, or --backend cpu"
+            f"{sources[-1]}.cl; {where}; try a newer driver, or --backend cpu"
         )
+
+    def _digest(self, *texts: str) -> str:
+        """Names texts, for this device and driver."""
+        device = self._context.device
+        digest = hashlib.sha256()
+        for each in (device.platform, device.version, device.name, device.driver, *texts):
+            digest.update(each.encode() + b"\0")
+        return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _remarks_unheard() -> Iterator[None]:
+    """A compiler's remarks on sources that it takes are nobody's concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        yield

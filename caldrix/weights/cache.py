@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from caldrix.weights.errors import CacheUnusable
 from caldrix.weights.progress import Progress
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_TRIED_BYTES = 1 << 18
+"""More than a kernel takes."""
 
 
 def cache_root() -> Path:
@@ -55,6 +58,18 @@ def cache_errors(path: Path) -> Iterator[None]:
             f"{error.filename or path} cannot be written: {error.strerror or error}; "
             "set CALDRIX_CACHE to a directory that can"
         ) from error
+
+
+def takes_files(directory: Path) -> bool:
+    """Whether small files, such as kernels, can be put there; it is made if it is missing."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            # A full disk takes a file, and nothing into it.
+            file.write(bytes(_TRIED_BYTES))
+        return True
+    except OSError:
+        return False
 
 
 def prepare(directory: Path) -> Path:

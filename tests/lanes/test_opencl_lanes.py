@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -156,3 +158,41 @@ def test_a_failed_build_keeps_its_log(tmp_path: Path, monkeypatch: pytest.Monkey
     (log,) = (tmp_path / "opencl").glob("failed-*.log")
     assert "-DTOKENS=nothing" in log.read_text()
     assert "error:" in log.read_text()
+
+
+def test_binaries_are_kept_and_damaged_ones_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a driver that keeps none of its own."""
+    device = require_device()
+    cl = pytest.importorskip("pyopencl")
+    monkeypatch.setenv("CALDRIX_CACHE", str(tmp_path))
+    from caldrix_opencl import build
+    from caldrix_opencl.context import opened
+
+    monkeypatch.setattr(build, "has_src_build_cache", lambda _: False)
+    built: list[str] = []
+    from_source = build.Builder._built_from
+
+    def counting(self: build.Builder, text: str, sources: Sequence[str], *others: Any) -> Any:
+        built.append(sources[-1])
+        return from_source(self, text, sources, *others)
+
+    monkeypatch.setattr(build.Builder, "_built_from", counting)
+
+    def start(driver: str) -> None:
+        with opened(attrs.evolve(device, driver=driver)) as context:
+            program = build.Builder(context).program(["lanes", "norm"], {})
+            assert cl.Kernel(program, "rms_norm").num_args > 0
+
+    start("1")
+    start("1")
+    assert built == ["norm"]
+    start("2")
+    assert built == ["norm"] * 2
+    first, second = (tmp_path / "opencl").iterdir()
+    first.write_bytes(first.read_bytes()[:-1])
+    second.write_bytes(second.read_bytes()[:-1])
+    start("2")
+    start("2")
+    assert built == ["norm"] * 3
