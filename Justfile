@@ -97,6 +97,10 @@ bench-vision *arguments: _peers
 bench-image-memory *arguments:
     {{ python }} -m tests.benchmarks.image_memory {{ arguments }}
 
+# Compile the OpenCL kernels for AMD GPUs, without one: registers, local memory, scratch
+amd-code *arguments:
+    {{ python }} -m tests.benchmarks.amd_code {{ arguments }}
+
 # Ask four times what a server can take, and check each answer, refusal and what is left over
 soak *arguments:
     {{ python }} -m tests.soak {{ arguments }}

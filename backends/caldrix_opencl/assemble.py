@@ -178,13 +178,13 @@ class Assembler:
     def _norm(self, norm: Norm) -> Launch:
         operation = norm.operation
         kernel = _kernel(
-            self._builder.program(["lanes", "norm"], {}), "rms_norm",
+            self._builder.program(["lanes", "norm"], {"PARTS": self._shape.parts}), "rms_norm",
             self._buffers.arena, *self._at(operation.x), *self._at(results(norm)[0]),
             self._store.vector(operation.weight, operation.offset),
             _int(operation.x.width // operation.groups), _float(operation.eps),
             *self._residual(norm),
         )  # fmt: skip
-        return PartsLaunch("norm", kernel, operation.groups, self._shape.lanes)
+        return PartsLaunch("norm", kernel, operation.groups, self._shape.lanes, self._shape.parts)
 
     def _rope(self, rope: Rope) -> Launch:
         head_dim, pairs = rope.x.width // rope.heads, len(rope.frequencies)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
-from attrs import frozen
+from attrs import evolve, frozen
 
 from caldrix.models.lane import LaneUnavailable
 from caldrix_opencl.devices import Device
@@ -30,6 +30,8 @@ class Shape:
     """Work-items that share the columns of a product's tile."""
     heads: int
     """The most heads that a work-group attends with."""
+    parts: int
+    """Groups of lanes that share the columns of a norm."""
     columns: int
     """Work-items of a group for operations on single columns."""
     tokens: tuple[int, ...]
@@ -41,11 +43,21 @@ class Shape:
         return TILE // self.vector
 
 
-CPU = Shape(vector=16, split=1, heads=1, columns=64, tokens=(1, 2, 4, 8))
+CPU = Shape(vector=16, split=1, heads=1, parts=1, columns=64, tokens=(1, 2, 4, 8))
 """Sums of 8 tokens, in two chains each, are half the registers of a CPU with 512 bits."""
-GPU = Shape(vector=1, split=8, heads=4, columns=64, tokens=(1, 2, 4, 8, 32))
-"""128 work-items a tile and 64 a group of heads: whole waves, of 32 or of 64. In a prefill weights
-are read once for 32 tokens."""
+GPU = Shape(vector=1, split=8, heads=4, parts=16, columns=64, tokens=(1, 2, 4, 8, 32))
+"""128 work-items a tile, 64 a group of heads and 256 a norm: whole waves, of 32 or of 64. In a
+prefill weights are read once for 32 tokens."""
+
+
+def shape_for(device: Device) -> Shape:
+    """How work is divided on a device: a GPU whose work-groups are smaller has fewer together."""
+    if not device.is_gpu:
+        return CPU
+    most = max(1, device.handle.max_work_group_size // TILE)
+    return evolve(
+        GPU, split=min(GPU.split, most), heads=min(GPU.heads, most), parts=min(GPU.parts, most)
+    )
 
 
 class Context:
@@ -53,7 +65,7 @@ class Context:
 
     def __init__(self, device: Device, shape: Shape | None = None) -> None:
         self.device = device
-        self.shape = shape or (GPU if device.is_gpu else CPU)
+        self.shape = shape or shape_for(device)
         self.handle = cl.Context([device.handle])
         self.queue = cl.CommandQueue(self.handle)
         self._buffers: list[Any] = []

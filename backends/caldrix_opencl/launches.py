@@ -80,17 +80,19 @@ class ColumnsLaunch:
 
 @frozen(eq=False)
 class PartsLaunch:
-    """An operation on each of some parts of each token, by sixteen lanes each."""
+    """An operation on each of some parts of each token, by sixteen lanes each or more."""
 
     kind: object
     kernel: cl.Kernel
     parts: int
     lanes: int
+    each: int = 1
+    """Groups of lanes that have a part together."""
 
     def enqueue(self, queue: cl.CommandQueue, extent: Extent) -> None:
         """Lanes for each part of each token."""
-        work = self.lanes, self.parts, extent.tokens
-        cl.enqueue_nd_range_kernel(queue, self.kernel, work, (self.lanes, 1, 1))
+        work = self.lanes, self.parts * self.each, extent.tokens
+        cl.enqueue_nd_range_kernel(queue, self.kernel, work, (self.lanes, self.each, 1))
 
 
 @frozen(eq=False)

@@ -104,7 +104,7 @@ def test_a_sum_after_a_product_and_projections_side_by_side(shape: str) -> None:
 
 
 @shapes
-@pytest.mark.parametrize(("width", "groups"), [(51, 1), (60, 5), (64, 4)])
+@pytest.mark.parametrize(("width", "groups"), [(51, 1), (300, 1), (60, 5), (64, 4)])
 def test_norms(width: int, groups: int, shape: str) -> None:
     x = random_values(TOKENS, width)
     weight = random_values(1, width // groups, seed=1)[0]

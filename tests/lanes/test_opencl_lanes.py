@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -182,7 +183,7 @@ def test_binaries_are_kept_and_damaged_ones_built_again(
 
     def start(driver: str) -> None:
         with opened(attrs.evolve(device, driver=driver)) as context:
-            program = build.Builder(context).program(["lanes", "norm"], {})
+            program = build.Builder(context).program(["lanes", "norm"], {"PARTS": 1})
             assert cl.Kernel(program, "rms_norm").num_args > 0
 
     start("1")
@@ -196,3 +197,18 @@ def test_binaries_are_kept_and_damaged_ones_built_again(
     start("2")
     start("2")
     assert built == ["norm"] * 3
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"), [(1024, (8, 4, 16)), (64, (4, 4, 4)), (8, (1, 1, 1))]
+)
+def test_a_gpu_is_given_no_larger_groups_than_it_takes(
+    most: int, expected: tuple[int, int, int]
+) -> None:
+    pytest.importorskip("pyopencl")
+    from caldrix_opencl.context import CPU, shape_for
+
+    small = SimpleNamespace(max_work_group_size=most)
+    shape = shape_for(attrs.evolve(RADEON, handle=small))
+    assert (shape.split, shape.heads, shape.parts) == expected
+    assert shape_for(attrs.evolve(PROCESSOR, handle=small)) == CPU
