@@ -36,6 +36,7 @@ class CpuLane:
     """Runs on the CPU. See `caldrix.models.lane.Lane`."""
 
     name = "cpu"
+    picks = False
 
     def __init__(self) -> None:
         self._variant = _chosen_variant(os.environ.get(KERNELS_VARIABLE) or "auto")

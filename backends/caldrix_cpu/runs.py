@@ -56,7 +56,10 @@ def runs_of(slices: Sequence[Slice]) -> Iterator[Run]:
             wanted = max(0, min(taken, each.wanted - rest))
             tokens = each.tokens[done : done + taken]
             features = each.features and each.features.within(done, done + taken)
-            group.append(Slice(each.row, each.start + done, tokens, wanted, features, each.only))
+            draw = each.draw if wanted else None
+            group.append(
+                Slice(each.row, each.start + done, tokens, wanted, features, each.only, draw)
+            )
             done += taken
             room -= taken
             if room == 0:

@@ -14,6 +14,7 @@ from caldrix_opencl.assemble import Assembler, StepBuffers, record_floats
 from caldrix_opencl.context import MOST_TOGETHER, Context, Shape, opened, starting
 from caldrix_opencl.devices import Device
 from caldrix_opencl.executor import MOST_LOGITS, ROOM, OpenClExecutor
+from caldrix_opencl.picks import Picker, picker_bytes
 from caldrix_opencl.plan import Plan, make_plan
 from caldrix_opencl.rows import Cache, CacheLayout, State, state_bytes
 from caldrix_opencl.weights import Layouts, WeightStore, matrix_bytes, other_bytes, products
@@ -69,10 +70,19 @@ def _assembled(
         context, plan, WeightStore(weights, context), caches, states,
         [cache.window for cache in program.caches], buffers, options.context, options.progress,
     )  # fmt: skip
+    picker = None
+    if options.picks:
+        most = _most_picks(options)
+        picker = Picker(context, buffers.logits, program.vocab_size, most, options.context)
     return OpenClExecutor(
         program, weights, options, context, plan, caches, states, buffers, assembler.launches(),
-        _row_bytes(program, [cache.layout for cache in caches]),
+        _row_bytes(program, [cache.layout for cache in caches]), picker,
     )  # fmt: skip
+
+
+def _most_picks(options: LaneOptions) -> int:
+    """Tokens that are picked in one go: one for each row, and only so many at a time."""
+    return min(options.rows, MOST_LOGITS)
 
 
 def _remembering(program: Program) -> list[Convolve | DeltaRule]:
@@ -129,4 +139,6 @@ def _require(
 
     has = device.memory_bytes if device.is_gpu else available_memory()
     needs = matrices + other_bytes(plan, weights) + 4 * plan.floats * ROOM
+    if options.picks:
+        needs += picker_bytes(program.vocab_size, _most_picks(options), options.context)
     require_memory(Needs(needs, caches), options, has)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
 
+from caldrix.models.draw import Draw
 from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice, Snapshot
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
@@ -17,6 +18,7 @@ from caldrix_cpu.runs import MOST_TOKENS, Run, runs_of
 from caldrix_opencl.assemble import StepBuffers
 from caldrix_opencl.context import MOST_TOGETHER, Context
 from caldrix_opencl.launches import SEGMENT, Extent, Launch
+from caldrix_opencl.picks import Picker
 from caldrix_opencl.plan import Plan
 from caldrix_opencl.rows import Cache, Rows, State
 from caldrix_opencl.weights import matrix_bytes, products
@@ -28,7 +30,7 @@ MOST_LOGITS = 32
 
 
 class OpenClExecutor:
-    """See `caldrix.models.lane.Executor`."""
+    """See `caldrix.models.lane.Executor`, and `PickingExecutor` for one with a ``picker``."""
 
     reproducible = True
 
@@ -44,6 +46,7 @@ class OpenClExecutor:
         buffers: StepBuffers,
         launches: tuple[Sequence[Launch], Sequence[Launch]],
         row_bytes: int,
+        picker: Picker | None,
     ) -> None:
         self.vocab_size = program.vocab_size
         self.row_bytes = row_bytes
@@ -56,6 +59,8 @@ class OpenClExecutor:
         self._buffers = buffers
         self._before, self._after = launches
         self._rows = Rows(caches, states, options.rows, context)
+        self._picker = picker
+        self._picked: list[int] = []
         self._left = False
         self._embedding = weights[plan.begin.weight]
         self._scale = np.float32(plan.begin.scale)
@@ -71,6 +76,16 @@ class OpenClExecutor:
         """Kernels that a step of one token launches, where none looks back past a segment."""
         return len(self._before) + len(self._after)
 
+    @property
+    def picks(self) -> bool:
+        """Whether it was compiled to."""
+        return self._picker is not None
+
+    @property
+    def picked(self) -> Sequence[int]:
+        """The last step's tokens."""
+        return self._picked
+
     def step(self, slices: Sequence[Slice]) -> Float32:
         """Computes the slices; the logits are a view that the next step overwrites."""
         self._check_present()
@@ -81,14 +96,14 @@ class OpenClExecutor:
             self._check(each)
         for each in slices:
             self._rows.begin(each)
-        wanted = sum(each.wanted for each in slices)
+        self._picked = []
+        wanted = sum(each.wanted for each in slices if each.draw is None)
         if wanted > len(self._logits):
             self._logits = np.empty((wanted, self._buffers.logits_stride), np.float32)
         done = 0
         with self._losing():
             for run in runs_of(slices):
-                self._compute(run, self._logits[done : done + run.wanted])
-                done += run.wanted
+                done += self._compute(run, self._logits[done:wanted])
         for each in slices:
             self._rows.end(each)
         return self._logits[:wanted, : self.vocab_size]
@@ -137,6 +152,8 @@ class OpenClExecutor:
                 for tokens in self._sizes:
                     launch.enqueue(self._queue, Extent(tokens))
                 launch.enqueue(self._queue, Extent(1, last_position=SEGMENT))
+        if self._picker is not None:
+            self._picker.pick(0, [Draw(uniform=0.5, temperature=1.0)])
         self._queue.finish()
 
     def leave(self) -> None:
@@ -169,23 +186,35 @@ class OpenClExecutor:
             raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
         if part.start + count > self._options.context:
             raise LaneError(f"a slice ends past the context of {self._options.context} positions")
+        if part.draw is not None:
+            if self._picker is None:
+                raise LaneError("this executor was not compiled to pick tokens")
+            self._picker.check(part.draw)
         check_features(part, self._plan.begin.out.width)
         self._rows.check(part.row, part.start)
 
-    def _compute(self, run: Run, logits: Float32) -> None:
+    def _compute(self, run: Run, logits: Float32) -> int:
+        """Computes a run; returns how many of its tokens have their logits in ``logits`` now."""
         last_position = self._put_tokens(run)
         extent = Extent(run.tokens, len(run.slices), last_position)
         for launch in self._before:
             launch.enqueue(self._queue, extent)
-        wanted = _wanted_of(run)
+        wanted, draws = _wanted_of(run)
+        read = len(wanted) - len(draws)
         for first in range(0, len(wanted), MOST_LOGITS):
             chunk = wanted[first : first + MOST_LOGITS]
             cl.enqueue_copy(self._queue, self._buffers.wanted, chunk, is_blocking=False)
             for launch in self._after:
                 launch.enqueue(self._queue, Extent(len(chunk)))
-            out = logits[first : first + len(chunk)]
-            cl.enqueue_copy(self._queue, out, self._buffers.logits, is_blocking=True)
+            out = logits[first : min(first + len(chunk), read)]
+            if len(out):
+                cl.enqueue_copy(self._queue, out, self._buffers.logits, is_blocking=True)
+            drawn = draws[max(first - read, 0) : max(first + len(chunk) - read, 0)]
+            if drawn:
+                assert self._picker is not None
+                self._picked += self._picker.pick(len(out), drawn)
         self._queue.finish()
+        return read
 
     def _put_tokens(self, run: Run) -> int:
         """Embeddings, positions and rows of a run's tokens; returns the last position of any."""
@@ -213,11 +242,20 @@ class OpenClExecutor:
         return last_position
 
 
-def _wanted_of(run: Run) -> npt.NDArray[np.int32]:
-    """Which of a run's tokens have their logits asked for, ``[wanted]`` int32."""
+def _wanted_of(run: Run) -> tuple[npt.NDArray[np.int32], list[Draw]]:
+    """Which of a run's tokens have their logits computed, ``[wanted]`` int32, and what of them.
+
+    Those whose logits are asked for come first, after them those that the draws are for.
+    """
     wanted: list[int] = []
+    drawn: list[int] = []
+    draws: list[Draw] = []
     end = 0
     for each in run.slices:
         end += len(each.tokens)
-        wanted.extend(range(end - each.wanted, end))
-    return np.array(wanted, np.int32)
+        if each.draw is None:
+            wanted.extend(range(end - each.wanted, end))
+        else:
+            drawn.append(end - 1)
+            draws.append(each.draw)
+    return np.array(wanted + drawn, np.int32), draws

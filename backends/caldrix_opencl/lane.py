@@ -18,6 +18,7 @@ class OpenClLane(ABC):
 
     name: str
     verifies_drafts: bool
+    picks = True
 
     def __init__(self, number: int | None = None) -> None:
         """For the device of that number among the lane's, else the one with most memory."""

@@ -30,7 +30,7 @@ def banner(
     rows = "1 request" if model.rows == 1 else f"{model.rows} requests"
     lines = {
         "model": f"{served_name} ({path})",
-        "lane": f"{lane}, {rows} at a time",
+        "lane": f"{lane}, {rows} at a time{_picks(model)}",
         "context": f"{model.context} tokens; {_cache(model)}",
         "address": ", ".join(f"{url}/v1" for url in urls),
         "try": f"curl {urls[0]}{route} -H 'Content-Type: application/json' -d {shlex.quote(body)}",
@@ -49,6 +49,10 @@ def _example(model: TextModel, *, decides: bool) -> tuple[str, Mapping[str, obje
         return "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 32}
     message = {"role": "user", "content": "What is the capital of Japan?"}
     return "/v1/chat/completions", {"messages": [message], "max_tokens": 32}
+
+
+def _picks(model: TextModel) -> str:
+    return "; sampled tokens are picked on the device" if model.picks else ""
 
 
 def _cache(model: TextModel) -> str:

@@ -17,6 +17,7 @@ from caldrix.cli.options import (
     read_size,
     read_threads,
 )
+from caldrix.cli.sampler import SamplerFlag, picks_on_device
 from caldrix.cli.speculation import SpeculationFlags
 from caldrix.engine.speculation.opening import Speculation, open_speculation
 from caldrix.engine.speculation.settings import SpeculationSettings, settle
@@ -44,6 +45,7 @@ class Opening:
     kv_dtype: str
     weight_budget: int | None
     max_batch: int
+    picks: bool
     guessing: SpeculationSettings
 
     @contextmanager
@@ -68,6 +70,7 @@ class Opening:
                 dtype=self.dtype,
                 kv_dtype=self.kv_dtype,
                 weight_budget=self.weight_budget,
+                picks=self.picks,
                 progress=progress,
             ) as model,
             open_speculation(
@@ -100,6 +103,9 @@ class ModelFlags:
     """Tokens a prompt and its answer may have together; the model's own limit if not given."""
     threads: str = "auto"
     """Threads to compute with: auto, or a number."""
+    sampler: SamplerFlag | None = None
+    """Where sampled tokens are picked: device, which an AMD GPU does with --max-batch above 1, or
+    host, the CPU; the lane's own choice if not given."""
 
     def opening(self, speculation: SpeculationFlags | None, *, max_batch: int = 1) -> Opening:
         """What the flags ask for, as far as this machine has it. Raises Refusal.
@@ -120,5 +126,6 @@ class ModelFlags:
             kv_dtype=self.kv_dtype,
             weight_budget=size,
             max_batch=max_batch,
+            picks=picks_on_device(self.sampler, lane, max_batch=max_batch),
             guessing=settle(guessing, lane, max_batch=max_batch, weight_budget=size),
         )

@@ -14,6 +14,7 @@ from attrs import field, frozen, validators
 from caldrix.engine.sampling import Sampler, SamplingSettings
 from caldrix.engine.sequence import Sequence
 from caldrix.engine.telemetry import Timeline
+from caldrix.models.draw import Draw
 from caldrix.models.lane import Features, Slice
 from caldrix.weights.tensor import Float32
 
@@ -92,6 +93,15 @@ class GeneratedSequence(Sequence):
             if index == len(draft) or token != draft[index] or self._is_last(token, len(picked)):
                 break
         return picked
+
+    def draw(self) -> Draw | None:
+        """Of a sampled token, none of a greedy one."""
+        return None if self.sampler.greedy else self.sampler.draw()
+
+    def take_drawn(self, token: int) -> list[int]:
+        """The token that the lane picked. Raises UnusableLogits where it found none."""
+        self.sampler.drawn(token)
+        return [token]
 
     def _is_last(self, token: int, picked: int) -> bool:
         return token in self.request.end_tokens or self.generated + picked == self.limit

@@ -63,7 +63,7 @@ class ReadSequence(Sequence):
         wanted: Float32 = logits[0, self._token_ids]
         # NaN fails it too; what is impossible, minus infinity, is not for here to tell.
         if not (wanted < np.inf).all():
-            raise UnusableLogits("the model gave logits that are not finite numbers")
+            raise UnusableLogits
         self._picked = wanted
         return []
 

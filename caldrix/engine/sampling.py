@@ -1,7 +1,8 @@
 """Picking the next token from logits, on the CPU.
 
 The order is: repetition penalty, top-k, top-p, min-p, temperature, one draw. All arithmetic is in
-float64, or as good as if it were: see `Candidates`.
+float64, or as good as if it were: see `Candidates`. A lane that picks sampled tokens where it
+computes is told how by a `Draw`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import secrets
 from collections.abc import Iterable
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from caldrix.engine.candidates import Candidates
 from caldrix.engine.cumulative import Float64, Ids, Logits
 from caldrix.engine.scratch import scratch
 from caldrix.errors import CaldrixError
+from caldrix.models.draw import Draw
 from caldrix.weights.tensor import Float32
 
 _SEED_BITS = 53
@@ -47,6 +49,9 @@ class SamplingSettings:
 class UnusableLogits(CaldrixError):
     """The model's logits hold no finite best: nothing can be picked from them."""
 
+    def __init__(self) -> None:
+        super().__init__("the model gave logits that are not finite numbers")
+
 
 class Sampler:
     """Picks one sequence's tokens.
@@ -59,6 +64,8 @@ class Sampler:
         self.seed = secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
         self._settings = settings
         self._random = np.random.Generator(np.random.PCG64(self.seed))
+        self._uniform: float | None = None
+        """Drawn already, for the next token."""
         penalizes = settings.repetition_penalty != 1.0
         self._penalty = (
             RepetitionPenalty(settings.repetition_penalty, prompt) if penalizes else None
@@ -73,7 +80,7 @@ class Sampler:
         """The next token, from float32 ``[vocab_size]`` logits. Raises UnusableLogits."""
         best = int(logits.argmax())
         if not math.isfinite(logits[best]):
-            raise UnusableLogits("the model gave logits that are not finite numbers")
+            raise UnusableLogits
         if self._penalty is None and self.greedy:
             return best
         # The smallest temperatures and penalties overflow to infinities that mean what they say.
@@ -84,11 +91,41 @@ class Sampler:
         self._penalty.add(token)
         return token
 
+    def draw(self) -> Draw:
+        """How another is to pick the next token; the same until it was `drawn`. Not if greedy."""
+        settings = self._settings
+        draw = Draw(
+            self._peek(),
+            settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+        )
+        if self._penalty is None:
+            return draw
+        penalty = settings.repetition_penalty
+        return evolve(draw, repetition_penalty=penalty, seen=self._penalty.seen)
+
+    def drawn(self, token: int) -> None:
+        """Another has picked ``token``. Raises UnusableLogits for a negative one: it could not."""
+        if token < 0:
+            raise UnusableLogits
+        self._uniform = None
+        if self._penalty is not None:
+            self._penalty.add(token)
+
+    def _peek(self) -> float:
+        """The next token's random number."""
+        if self._uniform is None:
+            self._uniform = self._random.random()
+        return self._uniform
+
     def _choose(self, logits: Logits, rounded: Float32) -> int:
         settings = self._settings
         if self.greedy:
             return int(logits.argmax())
-        uniform = self._random.random()
+        uniform = self._peek()
+        self._uniform = None
         if settings.top_k == 1:
             return int(logits.argmax())
         candidates = Candidates(logits, rounded)
@@ -110,6 +147,11 @@ class RepetitionPenalty:
         self._count = len(self._known)
         self._seen: Ids = np.fromiter(self._known, np.int64, self._count)
 
+    @property
+    def seen(self) -> Ids:
+        """The sequence's tokens, each once; what is added later does not show in it."""
+        return self._seen[: self._count]
+
     def add(self, token: int) -> None:
         """Counts ``token`` among those of the sequence."""
         if token in self._known:
@@ -126,7 +168,7 @@ class RepetitionPenalty:
         The first is exact, but for what exceeds float64; the second is rounded to float32. Both
         are the thread's scratch, and last until the next call.
         """
-        seen = self._seen[: self._count]
+        seen = self.seen
         values = logits[seen].astype(np.float64)
         values = np.where(values > 0, values / self._penalty, values * self._penalty)
         penalized = scratch("penalized", logits.size, np.float64)

@@ -18,6 +18,7 @@ from caldrix.engine.kept import Kept
 from caldrix.engine.rows import Row
 from caldrix.engine.telemetry import Timeline
 from caldrix.errors import CaldrixError
+from caldrix.models.draw import Draw
 from caldrix.models.lane import Features, Slice
 from caldrix.weights.tensor import Float32
 
@@ -122,6 +123,17 @@ class Sequence(ABC):
 
         Nobody sees it before `advance`. Raises UnusableLogits.
         """
+
+    def draw(self) -> Draw | None:
+        """How the lane is to pick its next token, where a lane does; None leaves it to `pick`."""
+        return None
+
+    def take_drawn(self, token: int) -> list[int]:
+        """As `pick`, of what the lane picked, for a sequence that gave it a `draw`.
+
+        Raises UnusableLogits.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def advance(self, computed: Slice, picked: SequenceOf[int], drafted: int = 0) -> int:

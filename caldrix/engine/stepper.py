@@ -6,7 +6,9 @@ The engine's thread alone calls it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 
 import attrs
 import structlog
@@ -17,8 +19,7 @@ from caldrix.engine.scheduler import Work
 from caldrix.engine.sequence import Sequence
 from caldrix.engine.speculation.proposer import Guess
 from caldrix.engine.speculation.speculator import Speculator
-from caldrix.models.lane import Executor, LaneLost
-from caldrix.weights.tensor import Float32
+from caldrix.models.lane import Executor, LaneLost, PickingExecutor, Slice
 
 _log = structlog.get_logger(__name__)
 
@@ -48,6 +49,9 @@ class Stepper:
 
     def __init__(self, executor: Executor, speculator: Speculator | None) -> None:
         self._executor = executor
+        self._picker = (
+            executor if isinstance(executor, PickingExecutor) and executor.picks else None
+        )
         self._speculator = speculator
         self._guessed_for: Sequence | None = None
         self._guess = Guess()
@@ -75,21 +79,33 @@ class Stepper:
     def compute(self, work: SequenceOf[Work]) -> list[Outcome]:
         """Runs the step; an outcome for each part of it. Raises LaneLost."""
         began = time.perf_counter()
+        slices = [self._with_draw(item) for item in work]
         try:
-            logits = self._executor.step([item.slice for item in work])
+            logits = self._executor.step(slices)
         except LaneLost:
             raise
         except Exception:  # noqa: BLE001  # whatever broke, the next requests deserve their chance
             _log.exception("step_failed", requests=_names(work))
             return [_failure(work) for _ in work]
         outcomes: list[Outcome] = []
+        drawn = iter(() if self._picker is None else self._picker.picked)
         first = 0
-        for item in work:
-            end = first + item.slice.wanted
-            outcomes.append(_pick(work, item, logits[first:end]))
-            first = end
+        for item, computed in zip(work, slices, strict=True):
+            if computed.draw is not None:
+                pick = partial(item.sequence.take_drawn, next(drawn))
+            else:
+                end = first + computed.wanted
+                pick = partial(item.sequence.pick, logits[first:end], item.draft)
+                first = end
+            outcomes.append(_pick(work, item, pick))
         self._seconds = time.perf_counter() - began
         return outcomes
+
+    def _with_draw(self, item: Work) -> Slice:
+        """The item's slice, and what the lane needs to know if it is to pick the next token."""
+        if self._picker is None or item.slice.wanted != 1:
+            return item.slice
+        return attrs.evolve(item.slice, draw=item.sequence.draw())
 
     def learn(self, item: Work, accepted: int) -> None:
         """Tells the speculator how the step went that its guess, perhaps an empty one, was in."""
@@ -98,9 +114,9 @@ class Stepper:
             self._speculator.record(self._guess, accepted, self._seconds)
 
 
-def _pick(work: SequenceOf[Work], item: Work, logits: Float32) -> Outcome:
+def _pick(work: SequenceOf[Work], item: Work, pick: Callable[[], list[int]]) -> Outcome:
     try:
-        return Picked(tuple(item.sequence.pick(logits, item.draft)))
+        return Picked(tuple(pick()))
     except UnusableLogits:
         _log.error("unusable_logits", requests=_names(work), position=item.slice.start)
     except Exception:  # noqa: BLE001  # one sequence's settings must not end the others

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from attrs import field, frozen, validators
 
 from caldrix.errors import CaldrixError, Refusal
+from caldrix.models.draw import Draw
 from caldrix.models.encoder_program import EncoderProgram
 from caldrix.models.program import Program
 from caldrix.weights.progress import SILENT, Progress
@@ -56,6 +57,8 @@ class LaneOptions:
     """How keys and values are kept: auto (the lane's own choice), f16, f32."""
     weight_budget: int | None = None
     """Bytes of weights that may stay in memory; None is no limit."""
+    picks: bool = False
+    """Whether sampled tokens are picked on the device; only of a lane that `Lane.picks` them."""
     reserved: int = 0
     """Bytes of this machine's memory that others were promised and have not taken yet."""
     progress: Progress = SILENT
@@ -124,6 +127,14 @@ class Slice:
         default=None, validator=validators.optional(validators.min_len(1))
     )
     """Token ids whose logits are wanted; all others' may have no meaning then."""
+    draw: Draw | None = field(default=None)
+    """Has the token picked that follows, by a `PickingExecutor` alone: its logits, which are the
+    only ones wanted, are not returned."""
+
+    @draw.validator
+    def _check_draw(self, _attribute: object, draw: Draw | None) -> None:
+        if draw is not None and self.wanted != 1:
+            raise LaneError(f"a token is drawn from the logits of one, not of {self.wanted}")
 
     @features.validator
     def _check_features(self, _attribute: object, features: Features | None) -> None:
@@ -171,8 +182,8 @@ class Executor(Protocol):
         """Computes the slices, each of a row of its own.
 
         Returns the wanted logits, ``[sum of wanted, vocab_size]`` float32, in the order of the
-        slices; the array is the caller's until the next step. Raises LaneError, and LaneLost where
-        no step can follow.
+        slices; one with a draw has none there. The array is the caller's until the next step.
+        Raises LaneError, and LaneLost where no step can follow.
         """
         ...
 
@@ -211,6 +222,24 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class PickingExecutor(Protocol):
+    """What an executor has beside, whose lane can pick sampled tokens on the device."""
+
+    @property
+    def picks(self) -> bool:
+        """Whether it was compiled to: if not, it takes no slice with a draw."""
+        ...
+
+    @property
+    def picked(self) -> Sequence[int]:
+        """Of the last step: the token after each slice with a draw, in the order of the slices.
+
+        It is negative where the logits hold no finite best, or one that is no number.
+        """
+        ...
+
+
 class Encoder(Protocol):
     """A compiled EncoderProgram. Not safe to call from two threads at once."""
 
@@ -236,6 +265,11 @@ class Lane(Protocol):
     @property
     def verifies_drafts(self) -> bool:
         """Whether several tokens of a row computed at once give the logits of one at a time."""
+        ...
+
+    @property
+    def picks(self) -> bool:
+        """Whether an executor of several rows can be a `PickingExecutor`."""
         ...
 
     def compile(

@@ -9,7 +9,14 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from caldrix.models.fields import UnsupportedModel
-from caldrix.models.lane import Encoder, Executor, Lane, LaneOptions, LaneUnavailable
+from caldrix.models.lane import (
+    Encoder,
+    Executor,
+    Lane,
+    LaneOptions,
+    LaneUnavailable,
+    PickingExecutor,
+)
 from caldrix.models.program import Program
 from caldrix.models.registry import BoundProgram, BoundTower, bind
 from caldrix.models.vision_tower import Tower
@@ -60,6 +67,11 @@ class TextModel:
     """None for a model that takes text only."""
 
     @property
+    def picks(self) -> bool:
+        """Whether its lane's device picks sampled tokens."""
+        return isinstance(self.executor, PickingExecutor) and self.executor.picks
+
+    @property
     def cache_bytes(self) -> int:
         """Bytes of all rows' states and of snapshots, when they are full."""
         return (self.rows + self.prefix_rows + self.snapshots) * self.executor.row_bytes
@@ -78,6 +90,7 @@ def load_model(
     dtype: str = "auto",
     kv_dtype: str = "auto",
     weight_budget: int | None = None,
+    picks: bool = False,
     longest: int = DEFAULT_CONTEXT,
     reserved: int = 0,
     progress: Progress = SILENT,
@@ -105,6 +118,7 @@ def load_model(
             dtype=dtype,
             kv_dtype=kv_dtype,
             weight_budget=weight_budget,
+            picks=picks,
             reserved=reserved,
             progress=progress,
         )

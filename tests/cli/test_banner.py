@@ -16,7 +16,9 @@ from caldrix.models.builder import ProgramBuilder
 from caldrix.models.loading import TextModel
 from caldrix.text.template import ChatTemplate
 from tests.support import miniature
+from tests.support.draws import PicksTokens
 from tests.support.readable import TOKENIZER, ReadableExecutor
+from tests.support.scripted import endless
 from tests.support.serving import MODEL, serving, trio_test
 
 CONTEXT = 1024
@@ -102,3 +104,7 @@ def test_every_fact_has_a_line() -> None:
         "1024 tokens; 2 rows and 3 for shared prefixes and as much for what questions share, "
     )
     assert several["guesses"] == "by n-grams"
+    picking = evolve(one, rows=2, executor=PicksTokens(endless(7), TOKENIZER.vocab_size))
+    assert printed(picking, "http://h:1")["lane"] == (
+        "cpu, 2 requests at a time; sampled tokens are picked on the device"
+    )

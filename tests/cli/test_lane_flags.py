@@ -25,6 +25,7 @@ class AskedLane:
     """Keeps what it is asked for, begins to compile, and then cannot."""
 
     name: str = "asked"
+    picks: bool = False
     asked: list[LaneOptions] = field(factory=list)
 
     def compile(
@@ -82,10 +83,54 @@ def test_flags_reach_the_lane_and_its_progress_the_terminal(
     assert capsys.readouterr().err == "compiling kernels\ncaldrix: it only listens\n"
 
 
+@pytest.mark.parametrize(
+    ("flags", "lane_picks", "picks"),
+    [
+        ([], True, False),
+        (["--max-batch", "2"], True, True),
+        (["--max-batch", "2"], False, False),
+        (["--max-batch", "2", "--sampler", "device"], True, True),
+        (["--max-batch", "2", "--sampler", "host"], True, False),
+        (["--sampler", "host"], False, False),
+    ],
+)
+def test_where_tokens_are_picked(
+    flags: Sequence[str], lane_picks: bool, picks: bool, lane: AskedLane, model: Path
+) -> None:
+    lane.picks = lane_picks
+    assert execute(["serve", "--port", "0", str(model), *flags]) == 2
+    assert {each.picks for each in lane.asked} == {picks}
+
+
+@pytest.mark.parametrize(
+    ("command", "lane_picks", "said"),
+    [
+        (["serve"], False, "the asked lane picks tokens on the CPU; choose another --backend"),
+        (["serve", "--max-batch", "1"], True, "choose a --max-batch of 2 or more, or leave out"),
+        (["serve", "--max-batch", "8"], False, "the asked lane picks tokens on the CPU"),
+        (["run"], False, "the asked lane picks tokens on the CPU"),
+    ],
+)
+def test_a_device_that_picks_no_tokens_is_refused(
+    command: Sequence[str],
+    lane_picks: bool,
+    said: str,
+    lane: AskedLane,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lane.picks = lane_picks
+    assert execute([*command, "--sampler", "device"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("caldrix: --sampler device: ")
+    assert said in line
+    assert not lane.asked
+
+
 @pytest.mark.parametrize("command", ["run", "serve"])
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (["--sampler", "gpu"], "--sampler"),
         (["--dtype", "q5_0"], "--dtype"),
         (["--dtype", "Q8_0"], 'Did you mean "q8_0"?'),
         (["--kv-dtype", "bf16"], "--kv-dtype"),

@@ -47,6 +47,7 @@ class ScriptedLane:
 
     name: str = "scripted"
     verifies_drafts: bool = True
+    picks: bool = False
     refuses_after: int = 9
     asked: list[LaneOptions] = field(factory=list)
 

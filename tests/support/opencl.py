@@ -50,11 +50,12 @@ def on_host(
     context: int = 64,
     rows: int = 2,
     kv_dtype: str = "f32",
+    picks: bool = False,
 ) -> AbstractContextManager[Executor]:
     """An executor on the CPU device, in one of the `SHAPES`; skips the test where there is none."""
     device = require_device()
     from caldrix_opencl.compiled import opencl_executor
     from caldrix_opencl.context import CPU, GPU
 
-    options = LaneOptions(context=context, rows=rows, kv_dtype=kv_dtype)
+    options = LaneOptions(context=context, rows=rows, kv_dtype=kv_dtype, picks=picks)
     return opencl_executor(program, weights, options, device, {"cpu": CPU, "gpu": GPU}[shape])
