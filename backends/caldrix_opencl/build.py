@@ -30,12 +30,15 @@ _NO_CACHE: Any = False
 not have this value; its code does.)"""
 
 
+_BUILT: dict[tuple[object, ...], cl.Program] = {}
+"""By the context of a device and all that went into them: each is built once in a process."""
+
+
 class Builder:
-    """Builds programs for a context, each once."""
+    """Builds programs for a context."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._built: dict[tuple[object, ...], cl.Program] = {}
         directory = cache_root() / "opencl"
         self._directory = directory if takes_files(directory) else None
         """Where binaries and logs are kept; None where they can't be, and none are."""
@@ -48,10 +51,10 @@ class Builder:
         """
         shape = self._context.shape
         definitions = {"VECTOR": shape.vector, "SPLIT": shape.split, **definitions}
-        key = (*sources, *sorted(definitions.items()))
-        if key not in self._built:
-            self._built[key] = self._taken_or_built(sources, definitions)
-        return self._built[key]
+        key = (self._context.handle, *sources, *sorted(definitions.items()))
+        if key not in _BUILT:
+            _BUILT[key] = self._taken_or_built(sources, definitions)
+        return _BUILT[key]
 
     def _taken_or_built(
         self, sources: Sequence[str], definitions: Mapping[str, int | str]

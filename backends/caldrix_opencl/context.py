@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -60,13 +61,19 @@ def shape_for(device: Device) -> Shape:
     )
 
 
+@cache
+def _shared(device: Any) -> cl.Context:
+    """A device's one context in this process: models that follow each other share what is built."""
+    return cl.Context([device])
+
+
 class Context:
     """Memory and a queue on a device. What it allocated goes when it is closed."""
 
     def __init__(self, device: Device, shape: Shape | None = None) -> None:
         self.device = device
         self.shape = shape or shape_for(device)
-        self.handle = cl.Context([device.handle])
+        self.handle = _shared(device.handle)
         self.queue = cl.CommandQueue(self.handle)
         self._buffers: list[Any] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -52,6 +53,7 @@ class OpenClExecutor:
         self.row_bytes = row_bytes
         self.bytes_read_per_token = sum(matrix_bytes(each, weights) for each in products(plan))
         self.rewinds = not states
+        self.device_memory = context.device.name if context.device.is_gpu else None
         self._options = options
         self._queue = context.queue
         self._sizes = context.shape.tokens
@@ -85,6 +87,34 @@ class OpenClExecutor:
     def picked(self) -> Sequence[int]:
         """The last step's tokens."""
         return self._picked
+
+    def enqueue_seconds(self) -> float:
+        """Seconds until a token's launches are all enqueued; waits until they have run.
+
+        Rows hold nothing usable afterwards. Raises LaneLost.
+        """
+        with self._probing(1, 0) as launches:
+            began = time.perf_counter()
+            for launch in launches:
+                launch.enqueue(self._queue, Extent(1))
+            return time.perf_counter() - began
+
+    def launch_seconds(self, tokens: int, position: int, times: int) -> list[float]:
+        """Seconds that each item of the plan takes by itself, run ``times`` times in a row.
+
+        For one token of each of the first ``tokens`` rows, at that position. Rows hold nothing
+        usable afterwards. Raises LaneLost.
+        """
+        extent = Extent(tokens, tokens, position)
+        measured = []
+        with self._probing(tokens, position) as launches:
+            for launch in launches:
+                began = time.perf_counter()
+                for _ in range(times):
+                    launch.enqueue(self._queue, extent)
+                self._queue.finish()
+                measured.append((time.perf_counter() - began) / times)
+        return measured
 
     def step(self, slices: Sequence[Slice]) -> Float32:
         """Computes the slices; the logits are a view that the next step overwrites."""
@@ -160,6 +190,23 @@ class OpenClExecutor:
         """Ends its use: its memory is about to go."""
         self._left = True
         self._before, self._after = (), ()
+
+    @contextmanager
+    def _probing(self, tokens: int, position: int) -> Iterator[Sequence[Launch]]:
+        """A step's launches, set for one token of each row at a position, on whatever is there."""
+        self._check_present()
+        rows = np.arange(tokens, dtype=np.int32)
+        for row in rows.tolist():
+            self._rows.begin(Slice(row, 0, np.zeros(1, np.int64)))
+            self._places[row] = position, row
+            self._slices[row] = row, 1, row, position
+        with self._losing():
+            cl.enqueue_copy(self._queue, self._buffers.places, self._places[:tokens])
+            cl.enqueue_copy(self._queue, self._buffers.slices, self._slices[:tokens])
+            cl.enqueue_copy(self._queue, self._buffers.wanted, rows)
+            self._queue.finish()
+            yield (*self._before, *self._after)
+            self._queue.finish()
 
     @contextmanager
     def _losing(self) -> Iterator[None]:

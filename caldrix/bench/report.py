@@ -27,7 +27,7 @@ class Result:
     read: Spread | None
     """Weights read while decoding, GB/s; None where that isn't known, or isn't the bound."""
     read_share: Spread | None
-    """That over the memory's best speed in the same round."""
+    """That over the memory's best speed in the same round; None where the weights lie elsewhere."""
 
 
 @frozen
@@ -40,10 +40,16 @@ class Report:
     dtype: str
     threads: int
     bytes_read_per_token: int | None
+    device_memory: str | None
+    """The device whose own memory the weights are read from; None for this machine's."""
+    launches_per_token: int | None
+    """Launches that a token's work is given to the device in; None for a lane without."""
+    enqueue: Spread | None
+    """Milliseconds until those are enqueued."""
     bandwidth: Spread
-    """The memory read as fast as it went in each round, GB/s."""
+    """This machine's memory read as fast as it went in each round, GB/s."""
     bandwidth_median: Spread
-    """The memory in each round's median pass, GB/s."""
+    """That memory in each round's median pass, GB/s."""
     results: tuple[Result, ...]
     notes: tuple[str, ...]
 
@@ -58,24 +64,37 @@ def bandwidth_median(measured: Sequence[Round]) -> Spread:
     return Spread.of(each.bandwidth.median / GIGA for each in measured)
 
 
+def enqueue(measured: Sequence[Round]) -> Spread | None:
+    """Milliseconds until a token's launches are enqueued, where they were measured."""
+    each = [1000 * one.enqueued for one in measured if one.enqueued is not None]
+    return Spread.of(each) if each else None
+
+
 def bytes_read(case: Case, timing: Timing, step_bytes: int) -> float:
     """Bytes of weights read a second: each step reads them once, however many sequences it has."""
     return step_bytes * case.tokens / timing.seconds
 
 
 def results(
-    cases: Sequence[Case], measured: Sequence[Round], step_bytes: int | None
+    cases: Sequence[Case],
+    measured: Sequence[Round],
+    step_bytes: int | None,
+    *,
+    elsewhere: bool = False,
 ) -> tuple[Result, ...]:
-    """Each case's speed, and the time to first token with the prompt's."""
+    """Each case's speed, and the time to first token with the prompt's.
+
+    What part of the memory's speed is used is told unless the weights lie ``elsewhere``.
+    """
     return tuple(
         result
         for index, case in enumerate(cases)
-        for result in _of_case(case, measured, index, step_bytes)
+        for result in _of_case(case, measured, index, step_bytes, elsewhere)
     )
 
 
 def _of_case(
-    case: Case, measured: Sequence[Round], index: int, step_bytes: int | None
+    case: Case, measured: Sequence[Round], index: int, step_bytes: int | None, elsewhere: bool
 ) -> Iterator[Result]:
     timings = [each.timings[index] for each in measured]
 
@@ -83,6 +102,7 @@ def _of_case(
         name: str, unit: str, values: Iterable[float], read: list[float] | None = None
     ) -> Result:
         best = [each.bandwidth.best for each in measured]
+        share = None if read is None or elsewhere else Spread.of(map(truediv, read, best))
         return Result(
             name=name,
             unit=unit,
@@ -91,7 +111,7 @@ def _of_case(
             sequences=case.sequences,
             value=Spread.of(values),
             read=None if read is None else Spread.of(each / GIGA for each in read),
-            read_share=None if read is None else Spread.of(map(truediv, read, best)),
+            read_share=share,
         )
 
     speeds = [rate(case, timing) for timing in timings]

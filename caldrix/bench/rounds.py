@@ -9,7 +9,7 @@ from attrs import frozen
 
 from caldrix.bench.bandwidth import Bandwidth, MemoryReader
 from caldrix.bench.cases import Case, Timing
-from caldrix.bench.subject import Subject
+from caldrix.bench.subject import ReportsLaunches, Subject
 
 Watch = Callable[[str], None]
 """Told what is about to be measured."""
@@ -22,6 +22,8 @@ class Round:
     bandwidth: Bandwidth
     timings: tuple[Timing, ...]
     """In the order of the cases."""
+    enqueued: float | None = None
+    """Seconds until a token's launches are enqueued, where the lane has launches."""
 
 
 def measure(
@@ -30,6 +32,7 @@ def measure(
     reader: MemoryReader,
     rounds: int,
     watch: Watch = lambda _: None,
+    launching: ReportsLaunches | None = None,
 ) -> list[Round]:
     """The rounds, after one that warms up and doesn't count."""
     measured = []
@@ -40,7 +43,8 @@ def measure(
         for case in cases:
             watch(case.name)
             timings.append(case.run(subject))
-        measured.append(Round(bandwidth, tuple(timings)))
+        enqueued = None if launching is None else launching.enqueue_seconds()
+        measured.append(Round(bandwidth, tuple(timings), enqueued))
     return measured[1:]
 
 

@@ -67,6 +67,33 @@ class ReportsThreads(Protocol):
         ...
 
 
+@runtime_checkable
+class ReportsLaunches(Protocol):
+    """An Executor whose device is given a token's work in launches, each of which takes time."""
+
+    @property
+    def launches_per_token(self) -> int:
+        """Launches of a step with one token."""
+        ...
+
+    def enqueue_seconds(self) -> float:
+        """Seconds that giving the device a token's launches takes, measured once.
+
+        Rows hold nothing usable afterwards.
+        """
+        ...
+
+
+@runtime_checkable
+class ReportsDeviceMemory(Protocol):
+    """An Executor that says where its weights lie."""
+
+    @property
+    def device_memory(self) -> str | None:
+        """The device in whose own memory they are; None where it is this machine's."""
+        ...
+
+
 class LaneSubject:
     """A model on a lane, fed as the engine feeds it. See `Subject`."""
 
@@ -86,6 +113,17 @@ class LaneSubject:
     def threads(self) -> int | None:
         """Threads the lane computes with; None where it doesn't say."""
         return self._executor.threads if isinstance(self._executor, ReportsThreads) else None
+
+    @property
+    def launching(self) -> ReportsLaunches | None:
+        """The lane's account of its launches; None for one that has none."""
+        return self._executor if isinstance(self._executor, ReportsLaunches) else None
+
+    @property
+    def device_memory(self) -> str | None:
+        """The device in whose own memory the weights are; None where it is this machine's."""
+        executor = self._executor
+        return executor.device_memory if isinstance(executor, ReportsDeviceMemory) else None
 
     def start(self, prompts: TokenIds, wanted: int = 1) -> Float32:
         """Computes the prompts one after the other, each in slices of the engine's size."""

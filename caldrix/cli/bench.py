@@ -16,7 +16,7 @@ from rich.table import Table
 
 from caldrix.bench.bandwidth import MemoryReader, usable_threads
 from caldrix.bench.cases import Case, Decode, Prefill, positions
-from caldrix.bench.report import Report, Result, bandwidth, bandwidth_median, results
+from caldrix.bench.report import Report, Result, bandwidth, bandwidth_median, enqueue, results
 from caldrix.bench.rounds import Spread, Watch, measure
 from caldrix.bench.subject import max_context, open_subject
 from caldrix.cli.options import DtypeFlag, Whole, check_positive, read_threads
@@ -45,7 +45,8 @@ def bench(
 
     pp is the prefill of a prompt, tg the decoding of one sequence, and tg8 of eight together, each
     from a given depth on. Decoding reads all weights in each step: the speed of that reading
-    stands beside the memory's own, measured in the same rounds.
+    stands beside the memory's own, measured in the same rounds. Of a lane that gives its device a
+    token's work in launches, their number and the time that enqueueing them takes are told.
 
     Parameters
     ----------
@@ -97,12 +98,12 @@ def bench(
                     ),
                 )
             )
-        subject = opened.subject
+        subject, launching = opened.subject, opened.subject.launching
         cases = [case for case in cases if case.sequences <= opened.rows]
         used = subject.threads or thread_count or usable_threads()
         reader = MemoryReader(used)
         with _watched((1 + rounds) * (1 + len(cases))) as watch:
-            measured = measure(subject, cases, reader, rounds, watch)
+            measured = measure(subject, cases, reader, rounds, watch, launching)
         report = Report(
             model=resolved.served_name,
             path=str(resolved.path),
@@ -110,9 +111,17 @@ def bench(
             dtype=dtype,
             threads=used,
             bytes_read_per_token=subject.bytes_read_per_token,
+            device_memory=subject.device_memory,
+            launches_per_token=launching.launches_per_token if launching else None,
+            enqueue=enqueue(measured),
             bandwidth=bandwidth(measured),
             bandwidth_median=bandwidth_median(measured),
-            results=results(cases, measured, subject.bytes_read_per_token),
+            results=results(
+                cases,
+                measured,
+                subject.bytes_read_per_token,
+                elsewhere=subject.device_memory is not None,
+            ),
             notes=() if opened.refusal is None else (f"tg{batch} is left out: {opened.refusal}",),
         )
     if as_json:
@@ -179,10 +188,21 @@ def _print(report: Report) -> None:
     console.print(table)
     memory = report.bandwidth
     console.print(f"memory is read at {memory.median:.1f} GB/s ({_range(memory)})")
+    if report.device_memory is not None:
+        console.print(
+            f"that is the processor's memory; the weights lie in that of {report.device_memory}, "
+            "whose speed is not measured here"
+        )
     if report.bytes_read_per_token is None:
         console.print("bytes of weights read for a token: not known, the lane doesn't say")
     else:
         console.print(f"bytes of weights read for a token: {report.bytes_read_per_token:,}")
+    if report.enqueue is not None:
+        spread = report.enqueue
+        console.print(
+            f"launches for a token: {report.launches_per_token}, enqueued in "
+            f"{_digits(spread.median)} ms ({_range(spread)})"
+        )
     for note in report.notes:
         console.print(note)
 

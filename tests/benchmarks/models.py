@@ -30,7 +30,7 @@ _PLAIN = {"f32": gguf.GGMLQuantizationType.F32, "bf16": gguf.GGMLQuantizationTyp
 # llama.cpp's numbers of whole-file formats (enum llama_ftype).
 _FILE_TYPES = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15}
 
-_QWEN3_SHAPE = {
+QWEN3_SHAPE = {
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],
     "hidden_size": 1024,
@@ -114,7 +114,7 @@ def qwen3_shape(progress: Progress) -> Path:
         progress,
         lambda part: _write_random(part, _qwen3_tensors()),
     )
-    _made_json(directory / "config.json", progress, _QWEN3_SHAPE)
+    _made_json(directory / "config.json", progress, QWEN3_SHAPE)
     return directory
 
 

@@ -36,6 +36,8 @@ Model = Literal["smollm2", "gemma3-270m", "qwen3-0.6b-shape"]
 Peer = Literal["llama.cpp", "transformers"]
 
 _SEQUENCES = 8
+_WITHOUT_THREADS = ("hip", "host")
+"""Lanes whose device has threads of its own."""
 _PACKAGES: dict[Peer, tuple[str, ...]] = {
     "llama.cpp": ("llama_cpp",),
     "transformers": ("torch", "transformers"),
@@ -97,26 +99,28 @@ def peers(
     rounds
         How often everything is measured, after one round that doesn't count.
     threads
-        Threads of each side; as many as there are processors, if not given.
+        Threads of each side; as many as there are processors, if not given. The OpenCL lanes have
+        no such choice.
     backend
-        Our lane.
+        Our lane: one that `caldrix doctor` lists.
     """
     check_positive("--rounds", rounds)
     check_positive("--threads", threads)
     for one in depth:
         check_positive("--depth", one)
-    threads = threads or usable_threads()
+    used = threads or usable_threads()
+    own = threads if backend.partition(":")[0] in _WITHOUT_THREADS else used
     console = Console(markup=False, highlight=False, soft_wrap=True)
     chosen = _choose(model, formats, peer, console)
     cases: list[Case] = [Prefill(), Decode(), *map(Decode, depth), Decode(sequences=_SEQUENCES)]
-    reader = MemoryReader(threads)
-    for file_format, used in chosen.items():
-        comparison = _prepare(model, file_format, used)
-        with _ours(comparison, cases, threads, backend, console) as (subject, fitting):
-            if not used:
+    reader = MemoryReader(used)
+    for file_format, others in chosen.items():
+        comparison = _prepare(model, file_format, others)
+        with _ours(comparison, cases, own, backend, console) as (subject, fitting):
+            if not others:
                 print_alone(console, comparison.title, subject, fitting, reader, rounds)
-            for each in used:
-                with _theirs(each, comparison, fitting, threads) as other:
+            for each in others:
+                with _theirs(each, comparison, fitting, used) as other:
                     pairs = interleave(subject, other, fitting, reader, rounds)
                 print_pairs(console, comparison.title, subject, other, fitting, pairs)
 
@@ -182,7 +186,11 @@ def _prepare(model: Model, file_format: Format, used: Sequence[Peer]) -> _Compar
 
 @contextmanager
 def _ours(
-    comparison: _Comparison, cases: Sequence[Case], threads: int, backend: str, console: Console
+    comparison: _Comparison,
+    cases: Sequence[Case],
+    threads: int | None,
+    backend: str,
+    console: Console,
 ) -> Iterator[tuple[LaneSubject, list[Case]]]:
     """Our side, and the cases that its lane takes."""
     with ExitStack() as stack:

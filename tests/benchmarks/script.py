@@ -1,4 +1,7 @@
-"""How the benchmark scripts end when something foreseen fails: with one line, as caldrix does."""
+"""What benchmark scripts share: how they print, and how they end.
+
+When something foreseen fails, that is with one line, as caldrix does.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,17 @@ import sys
 from collections.abc import Callable
 
 from cyclopts import App
+from rich.console import Console
 
 from caldrix.errors import CaldrixError, Refusal
+
+_WIDTH = 110
+
+
+def table_console() -> Console:
+    """For tables of many columns, also where a terminal is narrower or there is none."""
+    width = max(_WIDTH, Console().width)
+    return Console(markup=False, highlight=False, soft_wrap=True, width=width)
 
 
 def run_script(command: Callable[..., int | None], name: str) -> None:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import frozen
 
 from caldrix.bench.bandwidth import Bandwidth, MemoryReader
 from caldrix.bench.cases import Case, Decode, Prefill, Timing
-from caldrix.bench.report import results
-from caldrix.bench.rounds import Round
+from caldrix.bench.report import enqueue, results
+from caldrix.bench.rounds import Round, measure
 from caldrix.bench.subject import LaneSubject, Opened, open_subject
+from caldrix.cli import bench
 from caldrix.cli.main import execute
 from caldrix.engine.scheduler import PREFILL_TOKENS
-from caldrix.models.lane import LaneOptions, Slice, find_lane
-from caldrix.weights.tensor import Float32
+from caldrix.models.lane import Executor, LaneOptions, Slice, find_lane
+from caldrix.models.program import Program
+from caldrix.weights.tensor import Float32, Tensor
 from tests.references import tiny
 from tests.support.never_reused import NeverReused
+from tests.support.opencl import require_device
 
 
 @pytest.fixture
@@ -108,16 +113,9 @@ def test_speeds_and_the_weights_read() -> None:
     assert eight.read is not None
     assert eight.read.rounds == (5, 10)
     assert results(cases, rounds, None)[2].read is None
-
-
-def test_a_started_model_goes_on_where_its_prompt_ended(checkpoint: Path) -> None:
-    options = LaneOptions(context=64, rows=1)
-    tokens = np.array(tiny.PROMPT)[None]
-    with open_subject(checkpoint, find_lane("cpu"), options) as opened:
-        expected = opened.subject.start(tokens, 40).copy()
-        opened.subject.start(tokens[:, :30])
-        decoded = [opened.subject.decode(tokens[:, place])[0].copy() for place in range(30, 40)]
-    np.testing.assert_allclose(decoded, expected[30:], rtol=1e-4, atol=1e-5)
+    # Of another memory, what part of this machine's that would be says nothing.
+    *_, far, _ = results(cases, rounds, 1_000_000_000, elsewhere=True)
+    assert (far.read, far.read_share) == (one.read, None)
 
 
 class Recorder(NeverReused):
@@ -136,6 +134,85 @@ class Recorder(NeverReused):
         )
         wanted = [each.tokens[len(each.tokens) - each.wanted :] for each in slices]
         return np.concatenate(wanted)[:, None].astype(np.float32)
+
+
+class Launching(Recorder):
+    """One that gives a device of its own the work of a token in launches."""
+
+    launches_per_token = 7
+    device_memory = "a card"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = iter((9.0, 0.002, 0.004, 0.003))
+
+    def enqueue_seconds(self) -> float:
+        return next(self.seconds)
+
+
+def test_launches_are_enqueued_once_a_round() -> None:
+    subject = LaneSubject("launching", Launching())
+    assert subject.device_memory == "a card"
+    measured = measure(subject, [], MemoryReader(1, size=1000), 3, launching=subject.launching)
+    spread = enqueue(measured)
+    assert spread is not None
+    assert (spread.rounds, spread.median) == ((2, 4, 3), 3)
+    plain = LaneSubject("recorder", Recorder())
+    assert (plain.launching, plain.device_memory) == (None, None)
+    assert enqueue(measure(plain, [], MemoryReader(1, size=1000), 1)) is None
+
+
+@frozen
+class LaneOf:
+    """A lane with one executor for everything."""
+
+    executor: Executor
+    name: str = "launching"
+
+    def compile(
+        self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> AbstractContextManager[Executor]:
+        return nullcontext(self.executor)
+
+
+def test_launches_and_another_memory_are_told(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lane = LaneOf(Launching())
+    monkeypatch.setattr(bench, "find_lane", lambda name: lane)
+    flags = ["--prompt", "5", "--decode", "2", "--batch", "1", "--rounds", "3"]
+    assert execute(["bench", str(checkpoint), *flags]) == 0
+    *_, told, _, launches = capsys.readouterr().out.splitlines()
+    assert told == (
+        "that is the processor's memory; the weights lie in that of a card, whose speed is not "
+        "measured here"
+    )
+    assert launches == "launches for a token: 7, enqueued in 3 ms (2 to 4)"
+
+
+def test_the_launches_of_an_opencl_device(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_device()
+    flags = ["--prompt", "5", "--decode", "2", "--batch", "2", "--rounds", "2", "--json"]
+    assert execute(["bench", str(checkpoint), "--backend", "host", *flags]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["launches_per_token"] > 3
+    assert 0 < report["enqueue"]["least"] <= report["enqueue"]["most"]
+    assert report["bytes_read_per_token"] > 0
+    # A processor's device has no memory of its own.
+    assert report["device_memory"] is None
+    assert report["results"][-1]["read_share"] is not None
+
+
+def test_a_started_model_goes_on_where_its_prompt_ended(checkpoint: Path) -> None:
+    options = LaneOptions(context=64, rows=1)
+    tokens = np.array(tiny.PROMPT)[None]
+    with open_subject(checkpoint, find_lane("cpu"), options) as opened:
+        expected = opened.subject.start(tokens, 40).copy()
+        opened.subject.start(tokens[:, :30])
+        decoded = [opened.subject.decode(tokens[:, place])[0].copy() for place in range(30, 40)]
+    np.testing.assert_allclose(decoded, expected[30:], rtol=1e-4, atol=1e-5)
 
 
 def test_prompts_in_slices_and_rows_together() -> None:

@@ -214,7 +214,9 @@ def test_leaving_frees_what_it_held() -> None:
 
 
 def test_a_lost_device_ends_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    cl = pytest.importorskip("pyopencl")
+    require_device()
+    import pyopencl as cl
+
     model = random_model("llama", "Q8_0")
     with on_host(model.program, model.weights) as executor:
         with monkeypatch.context() as broken:
@@ -227,6 +229,26 @@ def test_a_lost_device_ends_the_executor(monkeypatch: pytest.MonkeyPatch) -> Non
                 executor.step([piece(0, 0, [1])])
         with pytest.raises(LaneLost):
             executor.step([piece(0, 0, [1])])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+def test_timing_launches_spoils_no_row_that_begins_anew(family: str) -> None:
+    model = random_model(family, "F32")
+    text = SEQUENCES[2]
+    with on_host(model.program, model.weights) as executor:
+        expected = executor.step([piece(0, 0, text, wanted=21)]).copy()
+        executor.step([piece(1, 0, text)])
+        assert executor.enqueue_seconds() > 0
+        assert [executor.resumable(row, 99) for row in (0, 1)] == [0, 21]
+        each = executor.launch_seconds(2, 40, times=3)
+        assert len(each) == executor.launches_per_token
+        assert min(each) > 0
+        assert [executor.resumable(row, 99) for row in (0, 1)] == [0, 0]
+        for row in (0, 1):
+            logits = executor.step([piece(row, 0, text, wanted=21)])
+            np.testing.assert_array_equal(logits, expected)
+    with pytest.raises(LaneLost):
+        executor.enqueue_seconds()
 
 
 def test_a_row_with_states_goes_on_from_its_end_alone() -> None:

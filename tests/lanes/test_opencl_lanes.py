@@ -19,6 +19,7 @@ from caldrix.models.program import KvCache, Program
 from caldrix_opencl import devices, lane
 from caldrix_opencl.devices import Device, chosen
 from caldrix_opencl.lane import HipLane, HostLane, OpenClLane
+from tests.support import opencl as support
 from tests.support.compiled import float_tensor
 from tests.support.opencl import on_host, require_device
 from tests.support.random_models import random_model
@@ -147,10 +148,10 @@ def test_a_context_that_does_not_fit_is_refused_before_anything_is_taken() -> No
 
 def test_a_failed_build_keeps_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = require_device()
-    monkeypatch.setenv("CALDRIX_CACHE", str(tmp_path))
     from caldrix_opencl.build import Builder
     from caldrix_opencl.context import opened
 
+    monkeypatch.setenv("CALDRIX_CACHE", str(tmp_path))
     with (
         opened(device) as context,
         pytest.raises(LaneUnavailable, match=r"matmul\.cl; its log is .*failed-\w+\.log"),
@@ -182,6 +183,8 @@ def test_binaries_are_kept_and_damaged_ones_built_again(
     monkeypatch.setattr(build.Builder, "_built_from", counting)
 
     def start(driver: str) -> None:
+        # As in another process.
+        monkeypatch.setattr(build, "_BUILT", {})
         with opened(attrs.evolve(device, driver=driver)) as context:
             program = build.Builder(context).program(["lanes", "norm"], {"PARTS": 1})
             assert cl.Kernel(program, "rms_norm").num_args > 0
@@ -212,3 +215,13 @@ def test_a_gpu_is_given_no_larger_groups_than_it_takes(
     shape = shape_for(attrs.evolve(RADEON, handle=small))
     assert (shape.split, shape.heads, shape.parts) == expected
     assert shape_for(attrs.evolve(PROCESSOR, handle=small)) == CPU
+
+
+def test_a_device_that_has_to_be_there_is_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "host_device", lambda: "no driver")
+    monkeypatch.delenv(support.REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="OpenCL is not tested: no driver"):
+        require_device()
+    monkeypatch.setenv(support.REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception, match="OpenCL cannot be tested: no driver"):
+        require_device()

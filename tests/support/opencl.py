@@ -10,24 +10,27 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
-from caldrix.models.lane import Executor, LaneOptions, LaneUnavailable
+from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
-from caldrix.weights.cache import cache_root
 from caldrix.weights.tensor import Tensor
 from caldrix_opencl.devices import Device
 from caldrix_opencl.lane import HostLane
 
+if TYPE_CHECKING:
+    from caldrix_opencl.executor import OpenClExecutor
+
 SHAPES = ("cpu", "gpu")
+REQUIRED = "CALDRIX_REQUIRE_OPENCL"
+"""Set where a device has to be there: a test without one fails."""
 
 
 @cache
 def host_device() -> Device | str:
     """The device of the host lane, or why there is none."""
-    # Of tests alone: what a driver compiles for a broken kernel is nobody else's.
-    os.environ.setdefault("POCL_CACHE_DIR", str(cache_root() / "tests" / "pocl"))
     try:
         return HostLane().device()
     except LaneUnavailable as error:
@@ -35,9 +38,11 @@ def host_device() -> Device | str:
 
 
 def require_device() -> Device:
-    """The device; skips the test where there is none."""
+    """The device; skips the test where there is none, or fails it where one is `REQUIRED`."""
     device = host_device()
     if isinstance(device, str):
+        if os.environ.get(REQUIRED):
+            pytest.fail(f"{REQUIRED} is set, and OpenCL cannot be tested: {device}")
         pytest.skip(f"OpenCL is not tested: {device}")
     return device
 
@@ -51,8 +56,8 @@ def on_host(
     rows: int = 2,
     kv_dtype: str = "f32",
     picks: bool = False,
-) -> AbstractContextManager[Executor]:
-    """An executor on the CPU device, in one of the `SHAPES`; skips the test where there is none."""
+) -> AbstractContextManager[OpenClExecutor]:
+    """An executor on the CPU device, in one of the `SHAPES`; without one, as `require_device`."""
     device = require_device()
     from caldrix_opencl.compiled import opencl_executor
     from caldrix_opencl.context import CPU, GPU
