@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 
@@ -37,6 +37,7 @@ class CpuLane:
 
     name = "cpu"
     picks = False
+    usual_rows = 1
 
     def __init__(self) -> None:
         self._variant = _chosen_variant(os.environ.get(KERNELS_VARIABLE) or "auto")
@@ -45,6 +46,10 @@ class CpuLane:
     def verifies_drafts(self) -> bool:
         """The compiled kernels add up in one order, BLAS does not."""
         return self._variant is not None
+
+    def batches(self, formats: Set[str]) -> bool:
+        """Whatever the weights are kept in."""
+        return True
 
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from caldrix.models.lane import LaneOptions, LaneUnavailable
+from caldrix.models.lane import ContextUnavailable, LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
 from caldrix_cpu.cgroups import cgroup_folders, read_number, read_text
 from caldrix_cpu.numpy_attention import cache_bytes
@@ -19,7 +19,7 @@ _FLOAT32 = 4
 _GIB = 2**30
 _HEADROOM = 256 * 2**20
 """Bytes for all but the model: what a step computes with, connections, prompts, the program."""
-_LEAST_CONTEXT = 2
+LEAST_CONTEXT = 2
 """A token of prompt and one of answer."""
 
 
@@ -78,7 +78,8 @@ def require_memory(
 ) -> None:
     """Raises LaneUnavailable if weights and full KV caches are more than is available.
 
-    What ``options`` reserve for others is not available. ``remedy`` is what to do about weights
+    That is ContextUnavailable where a shorter context fits. What ``options`` reserve for others is
+    not available. ``remedy`` is what to do about weights
     that are too large.
     """
     if available is None:
@@ -94,21 +95,16 @@ def require_memory(
     caches = needed.caches(options.context)
     if caches > left:
         rows = f" in {options.rows} rows" if options.rows > 1 else ""
-        raise LaneUnavailable(
+        told = (
             f"a context of {options.context} tokens{rows} takes {_gib(caches)} beside the model's "
             f"{_gib(needed.weights)}, and {_gib(available)} of memory are available; "
-            f"{_context_remedy(needed, options, left, remedy)}"
         )
-
-
-def _context_remedy(needed: Needs, options: LaneOptions, left: int, remedy: str) -> str:
-    """What to do about KV caches that take more than the ``left`` bytes."""
-    fitting = bisect_right(range(options.context), left, key=needed.caches) - 1
-    fewer = "fewer rows (--max-batch, --prefix-rows) take less"
-    if fitting >= _LEAST_CONTEXT:
-        remedy = f"--context {fitting} fits"
-        return remedy if options.rows == 1 else f"{remedy}, and {fewer}"
-    return remedy if options.rows == 1 else f"{fewer}, or {remedy}"
+        fewer = "fewer rows (--max-batch, --prefix-rows) take less"
+        fitting = bisect_right(range(options.context), left, key=needed.caches) - 1
+        if fitting >= LEAST_CONTEXT:
+            told += f"--context {fitting} fits"
+            raise ContextUnavailable(told if options.rows == 1 else f"{told}, and {fewer}", fitting)
+        raise LaneUnavailable(told + (remedy if options.rows == 1 else f"{fewer}, or {remedy}"))
 
 
 def _free_memory(root: Path) -> Iterator[int]:

@@ -13,19 +13,20 @@ from contextlib import contextmanager
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from caldrix.models.lane import LaneError, LaneOptions, Slice, Snapshot
+from caldrix.models.lane import LaneError, LaneOptions, PrefillSizes, Slice, Snapshot
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu.memory import available_memory, float32_needs, require_memory, row_bytes
 from caldrix_cpu.numpy_kernels import Kernel, compile_kernels
 from caldrix_cpu.numpy_memory import RowMemory
 from caldrix_cpu.numpy_step import Step, check_features
-from caldrix_cpu.rows import Rows
+from caldrix_cpu.row_arrays import rows_in_arrays
 
 
 class NumpyExecutor:
     """See `caldrix.models.lane.Executor`."""
 
+    prefill = PrefillSizes()
     reproducible = False
     """BLAS adds up a token's products in another order where it computes more of them."""
 
@@ -41,7 +42,9 @@ class NumpyExecutor:
         self.rewinds = not program.states
         self._kernels = kernels
         self._width = program.operations[0].out.width
-        self._rows = Rows([*memory.caches.values()], [*memory.states.values()], options.rows)
+        self._rows = rows_in_arrays(
+            [*memory.caches.values()], [*memory.states.values()], options.rows
+        )
         self._registers = len(program.operations)
         self._options = options
 
@@ -90,7 +93,7 @@ class NumpyExecutor:
 
     def leave(self) -> None:
         """Ends its use: its rows' memory goes."""
-        self._rows = Rows((), (), self._options.rows)
+        self._rows = rows_in_arrays((), (), self._options.rows)
 
 
 @contextmanager

@@ -1,56 +1,84 @@
-"""What an executor's rows hold: where a slice can go on from, and how a row becomes a copy."""
+"""The account of an executor's rows: what each holds, and where a slice can go on from.
+
+What they hold lies in memory of some kind, which alone knows how to copy it: arrays of this
+machine (`caldrix_cpu.row_arrays`) or a device's buffers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
 
 from attrs import frozen
 
 from caldrix.models.lane import LaneError, Slice, Snapshot
-from caldrix.weights.blocks import UInt8
-from caldrix.weights.tensor import Float32
-from caldrix_cpu.kv_cache import Cache
-from caldrix_cpu.numpy_attention import CacheArrays
-from caldrix_cpu.numpy_memory import StateArrays
+
+Kept = TypeVar("Kept")
+"""What a kind of memory keeps for a snapshot."""
+
+
+class RowMemory(Protocol[Kept]):
+    """The memory of all rows: their caches' and states' contents."""
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Puts what ``source`` has of its first ``length`` positions into ``target``."""
+        ...
+
+    def keep(self, row: int, length: int) -> Kept:
+        """A copy of it in memory of its own."""
+        ...
+
+    def put_back(self, kept: Kept, row: int, length: int) -> None:
+        """Puts such a copy, of so many positions, into ``row``."""
+        ...
+
+    def kept_bytes(self, length: int) -> int:
+        """Bytes of such a copy."""
+        ...
+
+
+@frozen
+class Ring:
+    """A layer with a window that keeps less than the context: later positions overwrite others."""
+
+    positions: int
+    window: int
 
 
 @frozen(eq=False)
-class RowSnapshot:
+class RowSnapshot(Generic[Kept]):
     """See `caldrix.models.lane.Snapshot`."""
 
     length: int
     reached: int
     """The end of the positions that the row's rings were written to."""
-    parts: Sequence[Float32 | UInt8]
+    kept: Kept
 
 
-class Rows:
+class Rows(Generic[Kept]):
     """The account of what was written to each row's caches and states.
 
-    A row with states goes on from the last position it holds, and from no earlier one. Without
-    ``reusable`` a row keeps something that is in neither: nothing is resumed.
+    A row with ``states`` goes on from the last position it holds, and from no earlier one. Without
+    ``reusable`` a row keeps something that is in no memory: nothing is resumed.
     """
 
     def __init__(
         self,
-        caches: Sequence[Cache | CacheArrays],
-        states: Sequence[StateArrays],
+        memory: RowMemory[Kept],
         rows: int,
         *,
+        rings: Iterable[Ring] = (),
+        states: bool = False,
         reusable: bool = True,
     ) -> None:
-        self._caches = caches
+        self._memory = memory
+        self._rings = frozenset(rings)
         self._states = states
         self._reusable = reusable
         self._held = [0] * rows
         """Positions of the sequence that a row holds."""
         self._reached = [0] * rows
         """The end of the positions that a row's rings were written to since it last began."""
-        self._rings = {
-            (cache.layout.ring, cache.window)
-            for cache in caches
-            if isinstance(cache, Cache) and cache.layout.windowed and cache.window is not None
-        }
 
     def check(self, row: int, start: int) -> None:
         """Raises LaneError if a slice of ``row`` can't begin at ``start``."""
@@ -68,7 +96,7 @@ class Rows:
         if ring is not None:
             raise LaneError(
                 f"row {row} was computed up to position {self._reached[row]}, and a layer keeps "
-                f"{ring} positions: it cannot go on from {start}"
+                f"{ring.positions} positions: it cannot go on from {start}"
             )
 
     def begin(self, part: Slice) -> None:
@@ -102,35 +130,25 @@ class Rows:
         if source == target:
             return
         self._held[target] = 0
-        self._overwrite(target, length, self._parts(source, length))
+        self._memory.copy(source, target, length)
         self._held[target], self._reached[target] = length, self._reached[source]
 
-    def snapshot(self, row: int, length: int) -> RowSnapshot:
+    def snapshot(self, row: int, length: int) -> RowSnapshot[Kept]:
         """See `caldrix.models.lane.Executor`."""
         self._check_copied(row, length)
-        parts = [part.copy() for part in self._parts(row, length)]
-        return RowSnapshot(length, self._reached[row], parts)
+        return RowSnapshot(length, self._reached[row], self._memory.keep(row, length))
 
     def snapshot_bytes(self, length: int) -> int:
         """See `caldrix.models.lane.Executor`."""
-        return sum(part.nbytes for part in self._parts(0, length))
+        return self._memory.kept_bytes(length)
 
     def restore(self, snapshot: Snapshot, row: int) -> None:
         """See `caldrix.models.lane.Executor`."""
         assert isinstance(snapshot, RowSnapshot)
         self._check_row(row)
         self._held[row] = 0
-        self._overwrite(row, snapshot.length, snapshot.parts)
+        self._memory.put_back(snapshot.kept, row, snapshot.length)
         self._held[row], self._reached[row] = snapshot.length, snapshot.reached
-
-    def _parts(self, row: int, length: int) -> Iterator[Float32 | UInt8]:
-        """Views of all that a row holds of its first ``length`` positions."""
-        for memory in (*self._caches, *self._states):
-            yield from memory.parts(row, length)
-
-    def _overwrite(self, row: int, length: int, parts: Iterable[Float32 | UInt8]) -> None:
-        for old, new in zip(self._parts(row, length), parts, strict=True):
-            old[...] = new
 
     def _check_copied(self, row: int, length: int) -> None:
         most = self.resumable(row, length)
@@ -144,10 +162,10 @@ class Rows:
         if not 0 <= row < len(self._held):
             raise LaneError(f"there is no row {row}: rows are 0 to {len(self._held) - 1}")
 
-    def _overwritten(self, row: int, start: int) -> int | None:
-        """The size of a ring where later positions overwrote what a query at ``start`` sees."""
+    def _overwritten(self, row: int, start: int) -> Ring | None:
+        """A ring where later positions overwrote what a query at ``start`` sees."""
         reached = self._reached[row]
-        for ring, window in self._rings:
-            if start and reached - ring > max(0, start - window):
+        for ring in self._rings:
+            if start and reached - ring.positions > max(0, start - ring.window):
                 return ring
         return None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from attrs import frozen
 
-from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice, Snapshot
+from caldrix.models.lane import LaneError, LaneLost, LaneOptions, PrefillSizes, Slice, Snapshot
 from caldrix.models.program import Program, Select, inputs
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import tape
@@ -21,7 +21,7 @@ from caldrix_cpu.numpy_kernels import compile_operation
 from caldrix_cpu.numpy_memory import RowMemory
 from caldrix_cpu.numpy_step import Step, check_features
 from caldrix_cpu.plan import ByNumpy, Plan, Projection
-from caldrix_cpu.rows import Rows
+from caldrix_cpu.row_arrays import rows_in_arrays
 from caldrix_cpu.runs import Run, runs_of
 from caldrix_cpu.step_memory import SMALL_TOKENS, StepMemory
 from caldrix_cpu.team import Team
@@ -46,6 +46,8 @@ class Part:
 
 class TapeExecutor:
     """See `caldrix.models.lane.Executor`."""
+
+    prefill = PrefillSizes()
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class TapeExecutor:
         self.reproducible = not by_numpy
         self._numpy_memory = RowMemory.allocate(program, by_numpy, options.rows, options.context)
         states = [*tape_.states, *self._numpy_memory.states.values()]
-        self._rows = Rows(tape_.caches, states, options.rows, reusable=self.reproducible)
+        self._rows = rows_in_arrays(tape_.caches, states, options.rows, reusable=self.reproducible)
         self.threads = team.size
         self._threads = ThreadChoice(team.size)
         self._parts = self._make_parts(program, weights)
@@ -160,7 +162,7 @@ class TapeExecutor:
         self._left = True
         self._tape.caches.clear()
         self._tape.states.clear()
-        self._rows = Rows((), (), self._options.rows)
+        self._rows = rows_in_arrays((), (), self._options.rows)
 
     def _check_present(self) -> None:
         if self._left:

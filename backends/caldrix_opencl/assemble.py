@@ -23,7 +23,6 @@ from caldrix.models.program import (
     Value,
     inputs,
 )
-from caldrix.weights.progress import Progress
 from caldrix_cpu.tiles.layouts import TILE_ROWS, padded, tiles_of
 from caldrix_opencl.build import Builder
 from caldrix_opencl.context import Context
@@ -49,7 +48,7 @@ from caldrix_opencl.plan import (
     results,
 )
 from caldrix_opencl.rows import Cache, State
-from caldrix_opencl.weights import WeightStore, definitions_of, products
+from caldrix_opencl.weights import Matrix, WeightStore, definitions_of
 
 ACTIVATIONS: Mapping[Activation, int] = {
     Activation.SILU: 0,
@@ -93,7 +92,6 @@ class Assembler:
         windows: Sequence[int | None],
         buffers: StepBuffers,
         positions: int,
-        progress: Progress,
     ) -> None:
         self._context = context
         self._shape = context.shape
@@ -105,7 +103,6 @@ class Assembler:
         self._windows = windows
         self._buffers = buffers
         self._positions = positions
-        self._progress = progress
         self._angles: dict[tuple[float, ...], tuple[cl.Buffer, cl.Buffer]] = {}
         self._columns = self._builder.program(
             ["lanes", "activations", "columns"], {"TYPE": "float"}
@@ -113,8 +110,7 @@ class Assembler:
 
     def launches(self) -> tuple[list[Launch], list[Launch]]:
         """Those of all tokens, and those of the tokens whose logits are asked for."""
-        count = len(products(self._plan))
-        self._progress.begin("packing and uploading weights", count, unit="pieces")
+        self._store.begin()
         before = [each for item in self._plan.before for each in self._of(item)]
         after = [each for item in self._plan.after for each in self._of(item)]
         return before, after
@@ -122,7 +118,7 @@ class Assembler:
     def _of(self, item: Item) -> list[Launch]:
         match item:
             case Product():
-                return [self._product(item)]
+                return [self._product(item, matrix) for matrix in self._store.matrices(item)]
             case Norm():
                 return [self._norm(item)]
             case Rope():
@@ -147,15 +143,15 @@ class Assembler:
             case Select():
                 return [self._by_columns("pick", (item.x, item.out), self._buffers.wanted)]
 
-    def _product(self, product: Product) -> Launch:
-        matrix = self._store.matrix(product)
-        bias = self._store.biases(product)
+    def _product(self, product: Product, matrix: Matrix) -> Launch:
+        bias = self._store.biases(product, matrix)
+        column = TILE_ROWS * matrix.first
         if is_logits(product):
-            out = self._buffers.logits, _ulong(0), _int(self._buffers.logits_stride)
+            out = self._buffers.logits, _ulong(column), _int(self._buffers.logits_stride)
         else:
-            out = self._buffers.arena, *self._at(results(product)[0])
+            out = self._buffers.arena, *self._at(results(product)[0], column)
         gate = product.gate
-        tiles = matrix.tiles if gate is None else matrix.tiles // 2
+        tiles = matrix.tiles
         definitions = {
             **definitions_of(product.layout),
             "GATED": int(gate is not None),
@@ -170,9 +166,8 @@ class Assembler:
                 program, "matmul",
                 matrix.buffer, _ulong(matrix.tile_bytes), _int(matrix.columns), _int(tiles),
                 self._buffers.arena, *self._at(product.x), *out, bias,
-                *self._residual(product),
+                *self._residual(product, column),
             )  # fmt: skip
-        self._progress.advance(1)
         return ProductLaunch(tuple(definitions.values()), kernels, tiles, self._shape)
 
     def _norm(self, norm: Norm) -> Launch:
@@ -283,16 +278,16 @@ class Assembler:
         group = self._shape.columns
         return ColumnsLaunch(kind, kernel, padded(items, group), group)
 
-    def _at(self, value: Value) -> tuple[np.uint64, np.int32]:
-        """A value's place as kernels take it."""
+    def _at(self, value: Value, column: int = 0) -> tuple[np.uint64, np.int32]:
+        """The place of a value, or of its columns from one on, as kernels take it."""
         place: Place = self._plan.places[value]
-        return _ulong(place.at(self._buffers.tokens)), _int(place.stride)
+        return _ulong(place.at(self._buffers.tokens) + column), _int(place.stride)
 
-    def _residual(self, item: Product | Norm) -> tuple[np.int64, np.int32]:
+    def _residual(self, item: Product | Norm, column: int = 0) -> tuple[np.int64, np.int32]:
         added = residual(item)
         if added is None:
             return _long(-1), _int(0)
-        at, stride = self._at(added)
+        at, stride = self._at(added, column)
         return _long(at), stride
 
     def _tables(self, frequencies: tuple[float, ...]) -> tuple[cl.Buffer, cl.Buffer]:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from caldrix.models.lane import LaneOptions
-from caldrix.models.program import Attend, Convolve, DeltaRule, Program
+import pyopencl as cl
+
+from caldrix.models.lane import ContextUnavailable, LaneOptions
+from caldrix.models.program import Program
 from caldrix.weights.tensor import Tensor
-from caldrix_cpu.memory import Needs, available_memory, require_memory
 from caldrix_cpu.tiles.layouts import TILE_ROWS, padded
-from caldrix_opencl.assemble import Assembler, StepBuffers, record_floats
-from caldrix_opencl.context import MOST_TOGETHER, Context, Shape, opened, starting
+from caldrix_opencl.assemble import Assembler, StepBuffers
+from caldrix_opencl.context import (
+    MOST_TOGETHER,
+    Context,
+    DeviceFull,
+    Shape,
+    is_full,
+    opened,
+    starting,
+)
 from caldrix_opencl.devices import Device
 from caldrix_opencl.executor import MOST_LOGITS, ROOM, OpenClExecutor
-from caldrix_opencl.picks import Picker, picker_bytes
+from caldrix_opencl.footprint import Footprint, most_picks, remembering
+from caldrix_opencl.picks import Picker
 from caldrix_opencl.plan import Plan, make_plan
-from caldrix_opencl.rows import Cache, CacheLayout, State, state_bytes
-from caldrix_opencl.weights import Layouts, WeightStore, matrix_bytes, other_bytes, products
+from caldrix_opencl.rows import Cache, State, state_bytes
+from caldrix_opencl.weights import Layouts, WeightStore
+
+_LEAST_WORTHWHILE = 16
+"""Tokens of context below which none is named as one that fits."""
 
 
 @contextmanager
@@ -36,10 +49,11 @@ def opencl_executor(
     plan = make_plan(program, layouts.of)
     kv_dtype = "f16" if options.kv_dtype == "auto" else options.kv_dtype
     layouts.note_others()
+    footprint = Footprint.of(program, plan, weights, options, kv_dtype)
+    footprint.require(device)
     with opened(device, shape) as context:
-        _require(program, plan, weights, options, device, kv_dtype)
-        with starting(device):
-            executor = _assembled(program, weights, options, plan, kv_dtype, context)
+        with starting(device), _naming_what_fits(footprint, context):
+            executor = _assembled(program, weights, options, plan, footprint, context)
             executor.make_ready()
         try:
             yield executor
@@ -47,69 +61,69 @@ def opencl_executor(
             executor.leave()
 
 
+@contextmanager
+def _naming_what_fits(footprint: Footprint, context: Context) -> Iterator[None]:
+    """A driver that runs out of memory, which others may have, has given so much until then.
+
+    Raises DeviceFull, and ContextUnavailable where a shorter context fits into that.
+    """
+    try:
+        yield
+    except (DeviceFull, cl.Error) as error:
+        if isinstance(error, DeviceFull):
+            full = error
+        elif is_full(error):
+            full = DeviceFull(context.device, context.taken, error)
+        else:
+            raise
+        # The driver itself needs some of it.
+        fitting = footprint.fitting(full.taken - full.taken // 16)
+        if not _LEAST_WORTHWHILE <= fitting < footprint.options.context:
+            raise full from error
+        gave = f"the {full.taken / 2**30:.1f} GiB that it gave"
+        raise ContextUnavailable(
+            f"{full}, and --context {fitting} fits into {gave}", fitting
+        ) from error
+
+
 def _assembled(
     program: Program,
     weights: Mapping[str, Tensor],
     options: LaneOptions,
     plan: Plan,
-    kv_dtype: str,
+    footprint: Footprint,
     context: Context,
 ) -> OpenClExecutor:
     """An executor with all the memory and the kernels that it will ever have."""
-    caches = []
-    for cache in program.caches:
-        layout = CacheLayout.of(cache, options.context, kv_dtype)
-        size = options.rows * layout.row_bytes
-        caches.append(Cache(layout, context.allocate(size), context.allocate(size)))
+    # Before anything is packed, so that what does not fit is told at once.
+    store = WeightStore(weights, context, plan, options.progress)
+    buffers = _step_buffers(program, plan, options, footprint, context)
     states = []
-    for operation in _remembering(program):
+    for operation in remembering(program):
         size = state_bytes(operation)
         states.append(State(size, context.allocate(options.rows * size)))
-    buffers = _step_buffers(program, plan, options, caches, context)
+    caches = []
+    for layout in footprint.layouts(options.context):
+        size = options.rows * layout.row_bytes
+        caches.append(Cache(layout, context.allocate(size), context.allocate(size)))
     assembler = Assembler(
-        context, plan, WeightStore(weights, context), caches, states,
-        [cache.window for cache in program.caches], buffers, options.context, options.progress,
+        context, plan, store, caches, states,
+        [cache.window for cache in program.caches], buffers, options.context,
     )  # fmt: skip
     picker = None
     if options.picks:
-        most = _most_picks(options)
+        most = most_picks(options)
         picker = Picker(context, buffers.logits, program.vocab_size, most, options.context)
     return OpenClExecutor(
         program, weights, options, context, plan, caches, states, buffers, assembler.launches(),
-        _row_bytes(program, [cache.layout for cache in caches]), picker,
+        footprint.row_bytes(options.context), picker,
     )  # fmt: skip
 
 
-def _most_picks(options: LaneOptions) -> int:
-    """Tokens that are picked in one go: one for each row, and only so many at a time."""
-    return min(options.rows, MOST_LOGITS)
-
-
-def _remembering(program: Program) -> list[Convolve | DeltaRule]:
-    """The operations with a state, in the order of their states."""
-    each = [item for item in program.operations if isinstance(item, Convolve | DeltaRule)]
-    return sorted(each, key=lambda operation: operation.state)
-
-
-def _row_bytes(program: Program, layouts: Sequence[CacheLayout]) -> int:
-    """Bytes of a row's keys, values and states."""
-    return sum(2 * layout.row_bytes for layout in layouts) + sum(
-        map(state_bytes, _remembering(program))
-    )
-
-
 def _step_buffers(
-    program: Program, plan: Plan, options: LaneOptions, caches: Sequence[Cache], context: Context
+    program: Program, plan: Plan, options: LaneOptions, footprint: Footprint, context: Context
 ) -> StepBuffers:
     stride = padded(program.vocab_size, TILE_ROWS)
-    attending = [each for each in program.operations if isinstance(each, Attend)]
-    records = max(
-        (
-            record_floats(each.heads, caches[each.cache].layout.head_dim, options.context)
-            for each in attending
-        ),
-        default=0,
-    )
     return StepBuffers(
         tokens=ROOM,
         arena=context.allocate(4 * plan.floats * ROOM),
@@ -118,27 +132,5 @@ def _step_buffers(
         places=context.allocate(8 * ROOM),
         slices=context.allocate(16 * ROOM),
         wanted=context.allocate(4 * MOST_LOGITS),
-        records=context.allocate(4 * records),
+        records=context.allocate(4 * footprint.record_floats(options.context)),
     )
-
-
-def _require(
-    program: Program,
-    plan: Plan,
-    weights: Mapping[str, Tensor],
-    options: LaneOptions,
-    device: Device,
-    kv_dtype: str,
-) -> None:
-    """Raises LaneUnavailable if weights and full caches are more than the device has."""
-    matrices = sum(matrix_bytes(product, weights) for product in products(plan))
-
-    def caches(context: int) -> int:
-        each = [CacheLayout.of(cache, context, kv_dtype) for cache in program.caches]
-        return options.most_rows * _row_bytes(program, each)
-
-    has = device.memory_bytes if device.is_gpu else available_memory()
-    needs = matrices + other_bytes(plan, weights) + 4 * plan.floats * ROOM
-    if options.picks:
-        needs += picker_bytes(program.vocab_size, _most_picks(options), options.context)
-    require_memory(Needs(needs, caches), options, has)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -10,10 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
+import structlog
 from attrs import evolve, frozen
 
-from caldrix.models.lane import LaneUnavailable
+from caldrix.models.lane import LaneError, LaneUnavailable
 from caldrix_opencl.devices import Device
+
+_log = structlog.get_logger(__name__)
 
 TILE = 16
 """Lanes of a kernel; see ``kernels/lanes.cl``."""
@@ -67,6 +71,39 @@ def _shared(device: Any) -> cl.Context:
     return cl.Context([device])
 
 
+_FULL = (
+    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+    cl.status_code.OUT_OF_RESOURCES,
+    cl.status_code.OUT_OF_HOST_MEMORY,
+)
+"""How a driver says that there is no more memory, where it was just asked for some."""
+
+_taken: Counter[Any] = Counter()
+"""Bytes that contexts of this process took, by pyopencl's device: none tells what it has left."""
+
+
+def is_full(error: cl.Error) -> bool:
+    """Whether that is a driver's way of saying so."""
+    (record,) = error.args
+    return hasattr(record, "code") and record.code() in _FULL
+
+
+class DeviceFull(LaneUnavailable):
+    """The driver ran out of memory, of which a context had taken so many bytes."""
+
+    def __init__(self, device: Device, taken: int, reason: object) -> None:
+        super().__init__(
+            f"the memory of {device.name} is full ({reason}); choose a smaller --context, "
+            "--max-batch, --prefix-rows or model"
+        )
+        self.taken = taken
+
+
+def taken_of(device: Device) -> int:
+    """Bytes of a device that models of this process have already."""
+    return _taken[device.handle]
+
+
 class Context:
     """Memory and a queue on a device. What it allocated goes when it is closed."""
 
@@ -75,22 +112,50 @@ class Context:
         self.shape = shape or shape_for(device)
         self.handle = _shared(device.handle)
         self.queue = cl.CommandQueue(self.handle)
+        self.lost = False
+        """Whether the device has failed: nothing on it is waited for any more."""
         self._buffers: list[Any] = []
+        self.taken = 0
+        """Bytes that were allocated."""
 
     def allocate(self, size: int) -> cl.Buffer:
         """Memory on the device, of no particular contents.
 
-        Raises LaneUnavailable for more than the device gives in one piece, and pyopencl's errors.
+        Raises DeviceFull, LaneUnavailable for more than the device gives in one piece, and
+        pyopencl's errors.
         """
-        most = self.device.handle.max_mem_alloc_size
+        most = self.device.most_bytes
         if size > most:
             raise LaneUnavailable(
                 f"{self.device.name} gives at most {most / 2**30:.1f} GiB in one piece, and "
                 f"{size / 2**30:.1f} GiB are needed; choose a smaller --context, --max-batch or "
                 "model"
             )
-        buffer = cl.Buffer(self.handle, cl.mem_flags.READ_WRITE, max(size, TILE))
+        size = max(size, TILE)
+        try:
+            buffer = self._buffer(size)
+        except cl.Error as error:
+            if is_full(error):
+                raise DeviceFull(self.device, self.taken, error) from error
+            raise
         self._buffers.append(buffer)
+        self.taken += size
+        _taken[self.device.handle] += size
+        return buffer
+
+    def allocate_more(self, size: int) -> cl.Buffer:
+        """Memory for as long as somebody has it. Raises LaneError where there is no more."""
+        try:
+            return self._buffer(size)
+        except cl.Error as error:
+            if is_full(error):
+                raise LaneError(f"the device's memory is full ({error})") from error
+            raise
+
+    def _buffer(self, size: int) -> cl.Buffer:
+        buffer = cl.Buffer(self.handle, cl.mem_flags.READ_WRITE, size)
+        # A driver may take the memory only when it is used, and in a step that is too late.
+        cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, 4).wait()
         return buffer
 
     def upload(self, values: npt.NDArray[Any]) -> cl.Buffer:
@@ -101,11 +166,33 @@ class Context:
         return buffer
 
     def close(self) -> None:
-        """Gives all memory back, once nothing runs any more."""
-        self.queue.finish()
+        """Gives all memory back, once nothing runs any more. What fails then is logged."""
+        self._finish()
         for buffer in self._buffers:
-            buffer.release()
+            try:
+                buffer.release()
+            except cl.Error:
+                # The others' memory may be to be had back all the same.
+                self._failed("release")
         self._buffers.clear()
+        _taken[self.device.handle] -= self.taken
+        self.taken = 0
+
+    def _finish(self) -> None:
+        if self.lost:
+            # It might never come to an end.
+            return
+        try:
+            self.queue.finish()
+        except cl.Error:
+            self._failed("finish")
+
+    def _failed(self, doing: str) -> None:
+        """At the end nobody can be told by an error, which would hide the one that ended it."""
+        _log.warning(
+            "device_failed_at_close", device=self.device.name, doing=doing, exc_info=not self.lost
+        )
+        self.lost = True
 
 
 @contextmanager
@@ -113,11 +200,6 @@ def starting(device: Device) -> Iterator[None]:
     """What the driver cannot do before the first step is a refusal: raises LaneUnavailable."""
     try:
         yield
-    except cl.MemoryError as error:
-        raise LaneUnavailable(
-            f"the memory of {device.name} is full ({error}); choose a smaller --context, "
-            "--max-batch, --prefix-rows or model"
-        ) from error
     except cl.Error as error:
         raise LaneUnavailable(
             f"the driver of {device.name} failed ({error}); try a newer one, or --backend cpu"

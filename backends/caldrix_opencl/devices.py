@@ -19,8 +19,10 @@ from caldrix.weights.cache import cache_root
 
 _AMD = ("AMD", "Advanced Micro Devices")
 _POCL_CACHE = "POCL_CACHE_DIR"
+_LEAST_RESERVE = 256 * 2**20
 _KFD = Path("/dev/kfd")
-"""What ROCm's driver opens to reach a GPU."""
+"""What ROCm's driver opens to reach GPUs, beside a node for each in the folder below."""
+_DRI = Path("/dev/dri")
 
 
 @frozen
@@ -38,6 +40,16 @@ class Device:
     units: int = 0
     """Compute units: cores of a CPU."""
     extensions: tuple[str, ...] = ()
+    most_bytes: int = 0
+    """The most memory that it gives in one piece."""
+    language: str = ""
+    """The version of OpenCL C that it compiles."""
+    group_size: int = 0
+    """The most work-items of a group."""
+    wave: int = 0
+    """Work-items that run together; 0 where the driver doesn't say."""
+    computes_halves: bool = False
+    """Whether it computes in float16; kernels do not ask for it."""
     handle: Any = field(default=None, eq=False, repr=False)
     """pyopencl's own object."""
 
@@ -46,6 +58,15 @@ class Device:
         """Whether AMD made it, or its driver."""
         return any(name in text for name in _AMD for text in (self.platform, self.vendor))
 
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes of its memory that models can take.
+
+        The rest is for what the driver keeps there: compiled kernels and their scratch memory,
+        page tables, and on a desktop what the screen shows.
+        """
+        return max(0, self.memory_bytes - max(_LEAST_RESERVE, self.memory_bytes // 32))
+
     def facts(self, label: str) -> dict[str, object]:
         """What ``caldrix doctor`` shows of it, by names that begin with a label."""
         return {
@@ -53,9 +74,17 @@ class Device:
             f"{label} platform": f"{self.platform}, {self.version}",
             f"{label} driver": self.driver,
             f"{label} memory": f"{self.memory_bytes / 2**30:.1f} GiB",
+            f"{label} most in one piece": f"{self.most_bytes / 2**30:.1f} GiB",
             f"{label} compute units": self.units,
+            f"{label} work-group": f"up to {self.group_size}, {self._waves}",
+            f"{label} language": self.language,
+            f"{label} float16 arithmetic": "yes" if self.computes_halves else "no",
             f"{label} extensions": list(self.extensions),
         }
+
+    @property
+    def _waves(self) -> str:
+        return f"{self.wave} at a time" if self.wave else "not known how many at a time"
 
 
 def is_installed() -> bool:
@@ -98,6 +127,7 @@ def _devices_of(platform: Any) -> Sequence[Any]:
 def _described(platform: str, device: Any) -> Device:
     import pyopencl
 
+    extensions = tuple(sorted(device.extensions.split()))
     return Device(
         platform=platform,
         name=device.name.strip(),
@@ -107,9 +137,27 @@ def _described(platform: str, device: Any) -> Device:
         vendor=device.vendor,
         version=device.version.strip(),
         units=device.max_compute_units,
-        extensions=tuple(sorted(device.extensions.split())),
+        extensions=extensions,
+        most_bytes=device.max_mem_alloc_size,
+        language=device.opencl_c_version.strip(),
+        group_size=device.max_work_group_size,
+        wave=_wave_of(device),
+        computes_halves="cl_khr_fp16" in extensions,
         handle=device,
     )
+
+
+def _wave_of(device: Any) -> int:
+    """Work-items of a wave; 0 where the driver doesn't say."""
+    import pyopencl
+
+    for name in ("wavefront_width_amd", "preferred_work_group_size_multiple"):
+        try:
+            return int(getattr(device, name))
+        except (pyopencl.Error, AttributeError):
+            # Of another maker's, or of an OpenCL before 3.0.
+            continue
+    return 0
 
 
 def chosen(found: Sequence[Device], number: int | None, lane: str) -> Device:
@@ -136,11 +184,23 @@ def missing(lane: str) -> str:
     if not _KFD.exists():
         return (
             f"finds no AMD GPU, and {_KFD} is not there: the kernel's driver for it, amdgpu, is "
-            "not loaded; try modprobe amdgpu, or use --backend cpu"
+            "not loaded; try modprobe amdgpu (or, for a container, --device /dev/kfd --device "
+            "/dev/dri), or use --backend cpu"
         )
-    if not os.access(_KFD, os.R_OK | os.W_OK):
-        return (
-            f"may not open {_KFD}; usermod -aG render,video $USER gives the permission, from the "
-            "next login on"
-        )
-    return "finds no OpenCL driver for AMD GPUs; apt install rocm-opencl-icd"
+    nodes = sorted(_DRI.glob("renderD*"))
+    for closed in (_closed([_KFD]), _closed(nodes)):
+        if closed is not None:
+            return (
+                f"may not open {closed}; usermod -aG render,video $USER gives the permission, "
+                "from the next login on"
+            )
+    return (
+        "finds no OpenCL driver for AMD GPUs; apt install rocm-opencl-runtime from AMD's repository"
+    )
+
+
+def _closed(nodes: Sequence[Path]) -> Path | None:
+    """The first of a GPU's device nodes, if none of them may be opened."""
+    if any(os.access(node, os.R_OK | os.W_OK) for node in nodes):
+        return None
+    return next(iter(nodes), None)

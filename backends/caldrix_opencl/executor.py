@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyopencl as cl
 
 from caldrix.models.draw import Draw
-from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice, Snapshot
+from caldrix.models.lane import LaneError, LaneLost, LaneOptions, PrefillSizes, Slice, Snapshot
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu.numpy_step import check_features, put_features
@@ -21,11 +21,13 @@ from caldrix_opencl.context import MOST_TOGETHER, Context
 from caldrix_opencl.launches import SEGMENT, Extent, Launch
 from caldrix_opencl.picks import Picker
 from caldrix_opencl.plan import Plan
-from caldrix_opencl.rows import Cache, Rows, State
+from caldrix_opencl.rows import Cache, State, rows_on_device
 from caldrix_opencl.weights import matrix_bytes, products
 
 ROOM = MOST_TOKENS + MOST_TOGETHER
 """Tokens that the arena has a row for: a group that is filled up writes past the last."""
+PREFILL_ON_GPU = PrefillSizes(alone=512, shared=256)
+"""Weights are read for each group of tokens, and a GPU is full only with many of them."""
 MOST_LOGITS = 32
 """Tokens whose logits are computed at a time."""
 
@@ -54,13 +56,15 @@ class OpenClExecutor:
         self.bytes_read_per_token = sum(matrix_bytes(each, weights) for each in products(plan))
         self.rewinds = not states
         self.device_memory = context.device.name if context.device.is_gpu else None
+        self.prefill = PREFILL_ON_GPU if context.device.is_gpu else PrefillSizes()
         self._options = options
+        self._context = context
         self._queue = context.queue
         self._sizes = context.shape.tokens
         self._plan = plan
         self._buffers = buffers
         self._before, self._after = launches
-        self._rows = Rows(caches, states, options.rows, context)
+        self._rows = rows_on_device(caches, states, options.rows, context)
         self._picker = picker
         self._picked: list[int] = []
         self._left = False
@@ -139,7 +143,7 @@ class OpenClExecutor:
         return self._logits[:wanted, : self.vocab_size]
 
     def resumable(self, row: int, length: int) -> int:
-        """Where to go on from: anywhere that a row reached. Raises LaneError."""
+        """Where to go on from: anywhere that a row's windows still hold. Raises LaneError."""
         self._check_present()
         return self._rows.resumable(row, length)
 
@@ -216,7 +220,7 @@ class OpenClExecutor:
         except cl.MemoryError as error:
             raise LaneError(f"the device's memory is full ({error})") from error
         except cl.Error as error:
-            self._left = True
+            self._left = self._context.lost = True
             raise LaneLost(f"the device failed ({error}); start the server again") from error
 
     def _check_present(self) -> None:

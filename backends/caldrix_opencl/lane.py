@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 
 from caldrix.models.encoder_program import EncoderProgram
 from caldrix.models.lane import Encoder, Executor, LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
+from caldrix.weights.blocks import FORMATS, is_quantized
 from caldrix.weights.tensor import Tensor
+from caldrix_cpu.lane import CpuLane
 from caldrix_opencl.devices import Device, chosen, devices, is_installed, missing
 
 
@@ -19,6 +21,7 @@ class OpenClLane(ABC):
     name: str
     verifies_drafts: bool
     picks = True
+    usual_rows = 8
 
     def __init__(self, number: int | None = None) -> None:
         """For the device of that number among the lane's, else the one with most memory."""
@@ -45,10 +48,15 @@ class OpenClLane(ABC):
     def compile_encoder(
         self, program: EncoderProgram, weights: Mapping[str, Tensor], options: LaneOptions
     ) -> AbstractContextManager[Encoder]:
-        """Raises LaneUnavailable: images are read on the cpu lane alone."""
-        raise LaneUnavailable(
-            f"the {self.name} lane runs no vision tower in this version; use --backend cpu"
+        """The cpu lane's: a tower runs on the processor, and the text model on the device.
+
+        Raises LaneUnavailable for what does not fit into this machine's memory.
+        """
+        self._refuse_options(options)
+        options.progress.note(
+            f"images are looked at by the processor: the {self.name} lane computes the text model"
         )
+        return CpuLane().compile_encoder(program, weights, options)
 
     def describe(self) -> Mapping[str, object]:
         """The devices that the lane would choose from, or what is missing."""
@@ -69,7 +77,14 @@ class OpenClLane(ABC):
     def choose(self, found: Sequence[Device]) -> Sequence[Device]:
         """The devices of this lane."""
 
+    def batches(self, formats: Set[str]) -> bool:
+        """Whatever the weights are kept in."""
+        return True
+
     def _refuse(self, program: Program, options: LaneOptions) -> None:
+        self._refuse_options(options)
+
+    def _refuse_options(self, options: LaneOptions) -> None:
         for flag, value in (
             ("--threads", options.threads),
             ("--weight-budget", options.weight_budget),
@@ -85,6 +100,10 @@ class HipLane(OpenClLane):
 
     name = "hip"
     verifies_drafts = True
+
+    def batches(self, formats: Set[str]) -> bool:
+        """Those that are no integers with scales."""
+        return not any(name in FORMATS and is_quantized(FORMATS[name]) for name in formats)
 
     def _refuse(self, program: Program, options: LaneOptions) -> None:
         if program.states:

@@ -1,14 +1,21 @@
-"""What an executor's rows hold: their keys, values and states on the device."""
+"""What an executor's rows hold: their keys, values and states on the device.
+
+A layer with a window keeps its window, and beside it as much as one run of tokens writes before
+the first of them attends.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 import pyopencl as cl
 from attrs import frozen
 
-from caldrix.models.lane import LaneError, Slice, Snapshot
 from caldrix.models.program import Convolve, DeltaRule, KvCache
+from caldrix_cpu.rows import Ring, Rows
+from caldrix_cpu.runs import MOST_TOKENS
 from caldrix_cpu.tiles.layouts import TILE_ROWS, padded
 from caldrix_opencl.context import Context
 
@@ -22,15 +29,21 @@ class CacheLayout:
     kv_heads: int
     head_dim: int
     positions: int
-    """That a row holds, in whole tiles; a window saves none."""
+    """That a row holds, in whole tiles: position ``p`` is at ``p % positions``."""
     value_bytes: int
+    window: int | None = None
+    """If it holds less than the context."""
 
     @classmethod
     def of(cls, cache: KvCache, context: int, kv_dtype: str) -> CacheLayout:
         """For rows of ``context`` positions."""
-        return cls(
-            cache.kv_heads, cache.head_dim, padded(context, TILE_ROWS), VALUE_BYTES[kv_dtype]
-        )
+        positions, window = padded(context, TILE_ROWS), None
+        if cache.window is not None:
+            ring = padded(cache.window + MOST_TOKENS, TILE_ROWS)
+            if ring < positions:
+                positions, window = ring, cache.window
+        value_bytes = VALUE_BYTES[kv_dtype]
+        return cls(cache.kv_heads, cache.head_dim, positions, value_bytes, window)
 
     @property
     def dim(self) -> int:
@@ -74,131 +87,89 @@ def state_bytes(operation: Convolve | DeltaRule) -> int:
     return 4 * operation.heads * padded(value_dim, TILE_ROWS) * key_dim
 
 
-@frozen(eq=False)
-class RowSnapshot:
-    """See `caldrix.models.lane.Snapshot`."""
-
-    length: int
-    memory: cl.Buffer
-
-
 @frozen
 class _Piece:
-    """A run of bytes that a row has of its first positions, and where a snapshot has them."""
+    """A run of bytes that a row has of its first positions, and where a copy has them."""
 
     buffer: cl.Buffer
     at: int
     size: int
+    copy: int
+    """Which of the copy's buffers: one for each that rows lie in."""
     within: int
 
 
-class Rows:
-    """The account of what was written to each row's caches and states, and copies of it.
+class RowBuffers:
+    """Caches and states in a device's buffers; see `caldrix_cpu.rows.RowMemory`."""
 
-    A row with states goes on from the last position it holds, and from no earlier one.
-    """
-
-    def __init__(
-        self, caches: Sequence[Cache], states: Sequence[State], rows: int, context: Context
-    ) -> None:
+    def __init__(self, caches: Sequence[Cache], states: Sequence[State], context: Context) -> None:
         self._caches = caches
         self._states = states
         self._context = context
-        self._held = [0] * rows
-        """Positions of the sequence that a row holds."""
-
-    def check(self, row: int, start: int) -> None:
-        """Raises LaneError if a slice of ``row`` can't begin at ``start``."""
-        self._check_row(row)
-        if not 0 <= start <= self._held[row]:
-            raise LaneError(
-                f"row {row} holds {self._held[row]} positions: it cannot go on from {start}"
-            )
-        if self._states and start not in (0, self._held[row]):
-            raise LaneError(
-                f"row {row} holds {self._held[row]} positions in states that cannot go back: it "
-                f"goes on from there or begins anew, but not from {start}"
-            )
-
-    def begin(self, part: Slice) -> None:
-        """A slice is about to be written: until its `end`, its row holds nothing usable."""
-        self._held[part.row] = 0
-
-    def end(self, part: Slice) -> None:
-        """A slice is computed."""
-        self._held[part.row] = part.start + len(part.tokens)
-
-    def resumable(self, row: int, length: int) -> int:
-        """See `caldrix.models.lane.Executor`. Raises LaneError for a row that is not there."""
-        self._check_row(row)
-        most = max(0, min(length, self._held[row]))
-        return 0 if self._states and most < self._held[row] else most
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """See `caldrix.models.lane.Executor`."""
-        self._check_row(target)
-        self._check_copied(source, length)
-        if source == target:
-            return
-        self._held[target] = 0
+        """Within the device."""
         for old, new in zip(
             self._pieces(source, length), self._pieces(target, length), strict=True
         ):
             self._move(old.buffer, old.at, new.buffer, new.at, old.size)
         self._context.queue.finish()
-        self._held[target] = length
 
-    def snapshot(self, row: int, length: int) -> RowSnapshot:
-        """See `caldrix.models.lane.Executor`."""
-        self._check_copied(row, length)
-        size = max(1, self.snapshot_bytes(length))
-        memory = cl.Buffer(self._context.handle, cl.mem_flags.READ_WRITE, size)
-        for piece in self._pieces(row, length):
-            self._move(piece.buffer, piece.at, memory, piece.within, piece.size)
+    def keep(self, row: int, length: int) -> Sequence[cl.Buffer]:
+        """Within the device, in buffers of their own, whose memory goes with them.
+
+        Raises LaneError if there is none.
+        """
+        pieces = list(self._pieces(row, length))
+        sizes = Counter[int]()
+        for piece in pieces:
+            sizes[piece.copy] += piece.size
+        kept = [self._context.allocate_more(sizes[copy]) for copy in range(len(sizes))]
+        for piece in pieces:
+            self._move(piece.buffer, piece.at, kept[piece.copy], piece.within, piece.size)
         self._context.queue.finish()
-        return RowSnapshot(length, memory)
+        return kept
 
-    def snapshot_bytes(self, length: int) -> int:
-        """See `caldrix.models.lane.Executor`."""
+    def put_back(self, kept: Sequence[cl.Buffer], row: int, length: int) -> None:
+        """Within the device."""
+        for piece in self._pieces(row, length):
+            self._move(kept[piece.copy], piece.within, piece.buffer, piece.at, piece.size)
+        self._context.queue.finish()
+
+    def kept_bytes(self, length: int) -> int:
+        """What such buffers take."""
         return sum(piece.size for piece in self._pieces(0, length))
 
-    def restore(self, snapshot: Snapshot, row: int) -> None:
-        """See `caldrix.models.lane.Executor`."""
-        assert isinstance(snapshot, RowSnapshot)
-        self._check_row(row)
-        self._held[row] = 0
-        for piece in self._pieces(row, snapshot.length):
-            self._move(snapshot.memory, piece.within, piece.buffer, piece.at, piece.size)
-        self._context.queue.finish()
-        self._held[row] = snapshot.length
-
     def _pieces(self, row: int, length: int) -> Iterator[_Piece]:
-        within = 0
+        """Numbered from 0, if there are any."""
+        copies = count()
         for cache in self._caches:
             layout = cache.layout
             head_bytes = layout.positions * layout.position_bytes
-            size = padded(length, TILE_ROWS) * layout.position_bytes
+            # Up to the ring's size, each position's place is its number.
+            size = min(layout.positions, padded(length, TILE_ROWS)) * layout.position_bytes
             for buffer in (cache.keys, cache.values) if size else ():
+                copy = next(copies)
                 for head in range(layout.kv_heads):
-                    yield _Piece(buffer, row * layout.row_bytes + head * head_bytes, size, within)
-                    within += size
+                    at = row * layout.row_bytes + head * head_bytes
+                    yield _Piece(buffer, at, size, copy, head * size)
         for state in self._states if length else ():
-            yield _Piece(state.buffer, row * state.row_bytes, state.row_bytes, within)
-            within += state.row_bytes
+            yield _Piece(state.buffer, row * state.row_bytes, state.row_bytes, next(copies), 0)
 
     def _move(self, source: cl.Buffer, at: int, target: cl.Buffer, to: int, size: int) -> None:
         cl.enqueue_copy(
             self._context.queue, target, source, src_offset=at, dst_offset=to, byte_count=size
         )
 
-    def _check_copied(self, row: int, length: int) -> None:
-        most = self.resumable(row, length)
-        if not 0 <= length <= most:
-            raise LaneError(
-                f"{length} positions of row {row} cannot be copied: a slice could go on from "
-                f"{most} of them"
-            )
 
-    def _check_row(self, row: int) -> None:
-        if not 0 <= row < len(self._held):
-            raise LaneError(f"there is no row {row}: rows are 0 to {len(self._held) - 1}")
+def rows_on_device(
+    caches: Sequence[Cache], states: Sequence[State], rows: int, context: Context
+) -> Rows[Sequence[cl.Buffer]]:
+    """The account of rows whose caches and states are these."""
+    rings = [
+        Ring(layout.positions, layout.window)
+        for layout in (cache.layout for cache in caches)
+        if layout.window is not None
+    ]
+    memory = RowBuffers(caches, states, context)
+    return Rows(memory, rows, rings=rings, states=bool(states))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyopencl as cl
-from attrs import frozen
+from attrs import evolve, frozen
 
-from caldrix.models.lane import LaneOptions
+from caldrix.models.lane import LaneOptions, LaneUnavailable
 from caldrix.models.program import Convolve, DeltaRule
+from caldrix.weights.progress import SILENT, Progress
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import aligned
 from caldrix_cpu.formats import choose_format
@@ -24,14 +25,32 @@ from caldrix_opencl.plan import Plan, Product
 _FLOATS = {"F32": "FLOAT32", "F16": "FLOAT16", "BF16": "BFLOAT16"}
 
 
+STAGING = 64 << 20
+"""Bytes of tiles that are packed on this machine before they go up to the device."""
+
+
+@frozen
+class Run:
+    """Tiles of a product's part that follow one another."""
+
+    part: int
+    first: int
+    tiles: int
+
+
 @frozen(eq=False)
 class Matrix:
-    """A product's tiles on the device."""
+    """A product's tiles on the device: all of them, or those of some of its results' columns."""
 
     buffer: cl.Buffer
     tile_bytes: int
     columns: int
+    runs: tuple[Run, ...]
+    """What lies in the buffer, one after the other; of a gated product the gate's tiles first."""
+    first: int
+    """The first tile of the results that it is for."""
     tiles: int
+    """How many it is for."""
 
 
 class Layouts:
@@ -92,29 +111,111 @@ def products(plan: Plan) -> list[Product]:
     return [item for item in (*plan.before, *plan.after) if isinstance(item, Product)]
 
 
-class WeightStore:
-    """Packs weights on this machine, one product at a time, and puts them on the device."""
+def cut(product: Product, most: int) -> Iterator[tuple[Run, ...]]:
+    """A product's tiles in as few lots as have at most so many tiles each.
 
-    def __init__(self, tensors: Mapping[str, Tensor], context: Context) -> None:
+    Those of a gate and of what it is for stay together.
+    """
+    counts = [tiles_of(part.out.width) for part in product.parts]
+    if product.gate is not None:
+        most //= 2
+        for first in range(0, counts[0], most):
+            count = min(most, counts[0] - first)
+            yield Run(0, first, count), Run(1, first, count)
+        return
+    lot: list[Run] = []
+    room = most
+    for part, count in enumerate(counts):
+        first = 0
+        while first < count:
+            taken = min(room, count - first)
+            lot.append(Run(part, first, taken))
+            first, room = first + taken, room - taken
+            if not room:
+                yield tuple(lot)
+                lot, room = [], most
+    if lot:
+        yield tuple(lot)
+
+
+class WeightStore:
+    """Packs weights on this machine, some tiles at a time, and puts them on the device.
+
+    The memory for matrices is taken at once: what does not fit is told before any is packed.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        context: Context,
+        plan: Plan,
+        progress: Progress = SILENT,
+    ) -> None:
         self._tensors = tensors
         self._context = context
+        self._progress = progress
         self._vectors: dict[tuple[str, float], cl.Buffer] = {}
+        self._matrices = {product: self._reserved(product) for product in products(plan)}
+        sizes = [min(run.tiles, step) * size for run, step, size in self._each_run()]
+        self._staging = aligned.empty((max(sizes, default=0) // 4,)).view(np.uint8)
 
-    def matrix(self, product: Product) -> Matrix:
-        """The tiles of a product, its parts one after another."""
-        layout = LAYOUTS[product.layout]
-        columns = product.x.width
-        packed = aligned.empty((matrix_bytes(product, self._tensors) // 4,)).view(np.uint8)
-        first = 0
+    def begin(self) -> None:
+        """Tells of the work that is to be done, of which `matrices` tells the progress."""
+        total = sum(-(-run.tiles // step) for run, step, _ in self._each_run())
+        self._progress.begin("packing and uploading weights", total, unit="pieces")
+
+    def _each_run(self) -> Iterator[tuple[Run, int, int]]:
+        """All runs of tiles, how many tiles of each are packed at once, and a tile's bytes."""
+        for matrices in self._matrices.values():
+            for matrix in matrices:
+                for run in matrix.runs:
+                    yield run, _tiles_at_once(matrix), matrix.tile_bytes
+
+    def matrices(self, product: Product) -> Sequence[Matrix]:
+        """The tiles of a product: one matrix, if the device gives so much in one piece."""
+        for matrix in self._matrices[product]:
+            at = 0
+            for run in matrix.runs:
+                self._upload(product, matrix, run, at)
+                at += run.tiles * matrix.tile_bytes
         for part in product.parts:
-            tensor = self._tensors[part.weight]
-            if isinstance(layout, QuantLayout) and tensor.format.name != layout.name:
-                tensor = quantized(tensor, layout.name)
-            pack_into(packed, tensor, layout, first)
-            first += tiles_of(part.out.width)
             release_pages(self._tensors[part.weight].data)
-        buffer = self._context.upload(packed)
-        return Matrix(buffer, layout.tile_bytes(columns), columns, first)
+        return self._matrices[product]
+
+    def _reserved(self, product: Product) -> Sequence[Matrix]:
+        """Memory for a product's tiles. Raises LaneUnavailable, and pyopencl's errors."""
+        columns = product.x.width
+        tile_bytes = LAYOUTS[product.layout].tile_bytes(columns)
+        together = 1 if product.gate is None else 2
+        most = self._context.device.most_bytes // tile_bytes
+        if most < together:
+            raise LaneUnavailable(
+                f"{self._context.device.name} gives at most {self._context.device.most_bytes} "
+                f"bytes in one piece, and {TILE_ROWS} rows of {product.parts[0].weight} take more; "
+                "use --backend cpu"
+            )
+        matrices, first = [], 0
+        for runs in cut(product, most):
+            tiles = sum(run.tiles for run in runs)
+            buffer = self._context.allocate(tiles * tile_bytes)
+            matrices.append(Matrix(buffer, tile_bytes, columns, runs, first, tiles // together))
+            first += tiles // together
+        return matrices
+
+    def _upload(self, product: Product, matrix: Matrix, run: Run, at: int) -> None:
+        """Packs a run's tiles and puts them at ``at`` of its buffer, as many at once as may be."""
+        layout, step = LAYOUTS[product.layout], _tiles_at_once(matrix)
+        tensor = self._tensors[product.parts[run.part].weight].as_matrix()
+        for done in range(0, run.tiles, step):
+            count = min(step, run.tiles - done)
+            part = _rows_of_tiles(tensor, run.first + done, count)
+            if isinstance(layout, QuantLayout) and part.format.name != layout.name:
+                part = quantized(part, layout.name)
+            packed = self._staging[: count * matrix.tile_bytes]
+            pack_into(packed, part, layout)
+            to = at + done * matrix.tile_bytes
+            cl.enqueue_copy(self._context.queue, matrix.buffer, packed, dst_offset=to)
+            self._progress.advance(1)
 
     def vector(self, name: str, offset: float = 0.0) -> cl.Buffer:
         """A norm's weights."""
@@ -134,23 +235,39 @@ class WeightStore:
         rates = self._tensors[operation.rate].to_float32()
         return self._context.upload(np.exp(rates) if operation.in_log else -rates)
 
-    def biases(self, product: Product) -> cl.Buffer | None:
-        """A product's biases, each padded as its tiles are; None for none."""
+    def biases(self, product: Product, matrix: Matrix) -> cl.Buffer | None:
+        """The biases of a product that go with some of its tiles; None for none."""
         names = [getattr(part, "bias", None) for part in product.parts]
         if not any(names):
             return None
         each = [
-            np.zeros(width, np.float32) if name is None else self._tensors[name].to_float32()
+            np.zeros(width, np.float32)
+            if name is None
+            else _in_tiles(self._tensors[name].to_float32())
             for name, width in zip(names, product.widths, strict=True)
         ]
-        return self._context.upload(np.concatenate([_in_tiles(values) for values in each]))
+        taken = [
+            each[run.part][TILE_ROWS * run.first : TILE_ROWS * (run.first + run.tiles)]
+            for run in matrix.runs
+        ]
+        return self._context.upload(np.concatenate(taken))
+
+
+def _rows_of_tiles(tensor: Tensor, first: int, count: int) -> Tensor:
+    """The rows of a matrix that some of its tiles hold."""
+    data = tensor.data[TILE_ROWS * first : TILE_ROWS * (first + count)]
+    return evolve(tensor, shape=(len(data), tensor.shape[-1]), data=data)
+
+
+def _tiles_at_once(matrix: Matrix) -> int:
+    return max(1, STAGING // matrix.tile_bytes)
 
 
 def other_bytes(plan: Plan, tensors: Mapping[str, Tensor]) -> int:
     """Bytes of all weights that are no part of a product or an embedding, at most."""
     matrices = {part.weight for product in products(plan) for part in product.parts}
     others = tensors.keys() - matrices - {plan.begin.weight}
-    return sum(4 * math.prod(tensors[name].shape) for name in others)
+    return sum(4 * padded(math.prod(tensors[name].shape), TILE_ROWS) for name in others)
 
 
 def _in_tiles(values: Float32) -> Float32:

@@ -11,7 +11,6 @@ import attrs
 import numpy as np
 from attrs import frozen
 
-from caldrix.engine.scheduler import PREFILL_TOKENS
 from caldrix.models.lane import Executor, Lane, LaneOptions, LaneUnavailable, Slice, TokenIds
 from caldrix.models.registry import bind
 from caldrix.weights.checkpoint import open_checkpoint
@@ -131,7 +130,7 @@ class LaneSubject:
         slices = [
             part
             for row, prompt in enumerate(prompts)
-            for part in _prefill_slices(row, prompt, wanted)
+            for part in _prefill_slices(row, prompt, wanted, self._executor.prefill.alone)
         ]
         if len(slices) == 1:
             return self._executor.step(slices)
@@ -147,10 +146,10 @@ class LaneSubject:
         )
 
 
-def _prefill_slices(row: int, prompt: TokenIds, wanted: int) -> Iterator[Slice]:
+def _prefill_slices(row: int, prompt: TokenIds, wanted: int, most: int) -> Iterator[Slice]:
     first_wanted = len(prompt) - wanted
-    for start in range(0, len(prompt), PREFILL_TOKENS):
-        tokens = prompt[start : start + PREFILL_TOKENS]
+    for start in range(0, len(prompt), most):
+        tokens = prompt[start : start + most]
         yield Slice(
             row, start, tokens, min(len(tokens), max(0, start + len(tokens) - first_wanted))
         )

@@ -21,6 +21,7 @@ from caldrix.cli.sampler import SamplerFlag, picks_on_device
 from caldrix.cli.speculation import SpeculationFlags
 from caldrix.engine.speculation.opening import Speculation, open_speculation
 from caldrix.engine.speculation.settings import SpeculationSettings, settle
+from caldrix.models.batching import Batching
 from caldrix.models.lane import Lane, find_lane
 from caldrix.models.loading import TextModel, load_model
 from caldrix.weights.progress import Progress
@@ -32,6 +33,8 @@ class Opened:
 
     model: TextModel
     speculation: Speculation | None
+    max_batch: int
+    """Requests that would be computed at the same time, also where there is one alone."""
 
 
 @frozen
@@ -44,8 +47,8 @@ class Opening:
     dtype: str
     kv_dtype: str
     weight_budget: int | None
-    max_batch: int
-    picks: bool
+    batching: Batching
+    sampler: SamplerFlag | None
     guessing: SpeculationSettings
 
     @contextmanager
@@ -53,28 +56,37 @@ class Opening:
         self,
         path: Path,
         *,
+        alone: bool = False,
         prefix_rows: int = 0,
         keeps: bool = False,
         progress: Progress,
     ) -> Iterator[Opened]:
-        """The model of a checkpoint, for as long as the block lasts. Raises a Refusal."""
+        """The model of a checkpoint, for as long as the block lasts. Raises a Refusal.
+
+        ``alone`` there is memory for a single request, whatever the lane could compute; with
+        ``keeps`` a single row has snapshots beside it.
+        """
+        max_batch = self.batching.settled(path, progress)
+        guessing = settle(
+            self.guessing, self.lane, max_batch=max_batch, weight_budget=self.weight_budget
+        )
         with (
             load_model(
                 path,
                 lane=self.lane,
                 context=self.context,
-                rows=self.max_batch,
+                rows=1 if alone else max_batch,
                 prefix_rows=prefix_rows,
-                keeps=keeps,
+                keeps=keeps and max_batch == 1,
                 threads=self.threads,
                 dtype=self.dtype,
                 kv_dtype=self.kv_dtype,
                 weight_budget=self.weight_budget,
-                picks=self.picks,
+                picks=picks_on_device(self.sampler, self.lane, max_batch=max_batch),
                 progress=progress,
             ) as model,
             open_speculation(
-                self.guessing,
+                guessing,
                 model,
                 path=path,
                 lane=self.lane,
@@ -82,7 +94,7 @@ class Opening:
                 progress=progress,
             ) as speculation,
         ):
-            yield Opened(model, speculation)
+            yield Opened(model, speculation, max_batch)
 
 
 @Parameter(name="*")
@@ -91,7 +103,10 @@ class ModelFlags:
     """How a model is computed."""
 
     backend: str = "auto"
-    """Lane to compute on: auto, or one that `caldrix doctor` lists."""
+    """Lane to compute on: auto, or one that `caldrix doctor` lists; hip:1 is the second of
+    several devices."""
+    max_batch: Whole | None = None
+    """Requests computed at the same time; 8 on the lanes hip and host if not given, elsewhere 1."""
     dtype: DtypeFlag = "auto"
     """How weights are kept in memory; auto is the lane's own choice for the model's files."""
     kv_dtype: KvDtypeFlag = "auto"
@@ -100,24 +115,30 @@ class ModelFlags:
     """At most so much of the weights stays in memory, such as 500M, 2G or 1.5GiB; no limit if not
     given."""
     context: Whole | None = None
-    """Tokens a prompt and its answer may have together; the model's own limit if not given."""
+    """Tokens a prompt and its answer may have together; if not given, the model's own limit, or
+    what the memory has room for."""
     threads: str = "auto"
     """Threads to compute with: auto, or a number."""
     sampler: SamplerFlag | None = None
     """Where sampled tokens are picked: device, which an AMD GPU does with --max-batch above 1, or
     host, the CPU; the lane's own choice if not given."""
 
-    def opening(self, speculation: SpeculationFlags | None, *, max_batch: int = 1) -> Opening:
+    def opening(self, speculation: SpeculationFlags | None) -> Opening:
         """What the flags ask for, as far as this machine has it. Raises Refusal.
 
         What ``--speculate auto`` has to give up is logged.
         """
         guessing = (speculation or SpeculationFlags()).settings()
         check_positive("--context", self.context, least=2)
+        check_positive("--max-batch", self.max_batch)
         threads = read_threads(self.threads)
         budget = self.weight_budget
         size = None if budget is None else read_size("--weight-budget", budget)
         lane = find_lane(self.backend)
+        batching = Batching(lane, self.max_batch, self.dtype)
+        # Where the files decide, they may yet make it one.
+        max_batch = batching.known() or 1
+        picks_on_device(self.sampler, lane, max_batch=batching.known() or lane.usual_rows)
         return Opening(
             lane=lane,
             context=self.context,
@@ -125,7 +146,7 @@ class ModelFlags:
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
             weight_budget=size,
-            max_batch=max_batch,
-            picks=picks_on_device(self.sampler, lane, max_batch=max_batch),
+            batching=batching,
+            sampler=self.sampler,
             guessing=settle(guessing, lane, max_batch=max_batch, weight_budget=size),
         )

@@ -78,7 +78,7 @@ def run(
             resolved = resolve(model, progress)
             if pictures or images.image_detail is not None:
                 _require_tower(resolved)
-            opened = stack.enter_context(opening.open(resolved.path, progress=progress))
+            opened = stack.enter_context(opening.open(resolved.path, alone=True, progress=progress))
         loaded = opened.model
         if loaded.template is None and (prompt is None or system is not None or pictures):
             raise Refusal(

@@ -79,7 +79,6 @@ def serve(
     port: Whole = 8425,
     served_name: str | None = None,
     flags: ModelFlags | None = None,
-    max_batch: Whole | None = None,
     prefix_rows: Whole = 0,
     queue_depth: Whole = 64,
     sampling: SamplingFlags | None = None,
@@ -104,8 +103,6 @@ def serve(
         Name that requests call the model by, instead of its own.
     flags
         How the model is computed.
-    max_batch
-        Requests computed at the same time; 1 if not given.
     prefix_rows
         Beginnings that several prompts share, such as a system prompt, kept beside the requests'
         own rows; each takes as much memory as one of those.
@@ -135,13 +132,12 @@ def serve(
         )
     if served_name is not None and not served_name.strip():
         raise Refusal("--served-name must not be empty")
-    check_positive("--max-batch", max_batch)
     check_positive("--prefix-rows", prefix_rows, least=0)
     check_positive("--queue-depth", queue_depth, least=0)
     check_positive("--replay-ring", replay_ring, least=0)
     settings = (sampling or SamplingFlags()).settings()
     configure_logging(log_format, level=log_level)
-    opening = (flags or ModelFlags()).opening(speculation, max_batch=max_batch or 1)
+    opening = (flags or ModelFlags()).opening(speculation)
     # Before the model: a port in use should not be told after a minute of loading.
     sockets = listening.bind(host, port)
     with ExitStack() as stack:
@@ -154,8 +150,8 @@ def serve(
                 opening.open(
                     resolved.path,
                     prefix_rows=prefix_rows,
-                    # Only a single row answers decisions.
-                    keeps=opening.max_batch == 1,
+                    # For decisions, which a single row answers.
+                    keeps=True,
                     progress=progress,
                 )
             )

@@ -79,7 +79,7 @@ class Engine:
         self._executor = executor
         self._positions = rows * context
         self._rows = Rows(executor, rows, prefix_rows, snapshots)
-        self._scheduler = Scheduler(self._rows, rows, queue_depth)
+        self._scheduler = Scheduler(self._rows, rows, queue_depth, executor.prefill)
         self._stepper = Stepper(executor, speculator)
         self._observe_token = observe_token
         self._work_arrived = threading.Event()

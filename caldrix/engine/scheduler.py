@@ -18,15 +18,7 @@ from attrs import frozen
 from caldrix.engine.errors import QueueFull
 from caldrix.engine.rows import LEAST_SHARED, Rows, common_prefix
 from caldrix.engine.sequence import Sequence
-from caldrix.models.lane import Slice
-
-PREFILL_TOKENS = 128
-"""Prompt tokens computed in one step, so that leaving never waits for a long prompt.
-
-More at once are no faster on a CPU.
-"""
-SHARED_PREFILL_TOKENS = 64
-"""The same with several rows: others' tokens, and whoever comes, wait for the step's end."""
+from caldrix.models.lane import PrefillSizes, Slice
 
 
 @frozen(eq=False)
@@ -42,10 +34,13 @@ class Work:
 class Scheduler:
     """First come, first served, over a fixed number of rows."""
 
-    def __init__(self, rows: Rows, working_rows: int, queue_depth: int) -> None:
+    def __init__(
+        self, rows: Rows, working_rows: int, queue_depth: int, prefill: PrefillSizes
+    ) -> None:
         self._rows = rows
         self._most = working_rows + queue_depth
-        self._prefill_tokens = PREFILL_TOKENS if working_rows == 1 else SHARED_PREFILL_TOKENS
+        self._prefill = prefill
+        self._prefill_tokens = prefill.alone if working_rows == 1 else prefill.shared
         self._arrivals = count()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -104,7 +99,7 @@ class Scheduler:
         self._rows.drop_abandoned()
         for sequence in self._running:
             if sequence.isolated:
-                return [self._work(sequence, PREFILL_TOKENS)]
+                return [self._work(sequence, self._prefill.alone)]
         shares = {sequence: 1 for sequence in self._running if sequence.decoding}
         shares |= self._share_prefill()
         return [self._work(sequence, share) for sequence, share in shares.items()]

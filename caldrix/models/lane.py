@@ -6,7 +6,7 @@ one. It knows Programs, tensors and its device; it knows no family and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from typing import Protocol, Self, runtime_checkable
@@ -29,6 +29,15 @@ TokenIds = npt.NDArray[np.int64]
 
 class LaneUnavailable(Refusal):
     """A lane, or an option of it, that this machine or this installation cannot give."""
+
+
+class ContextUnavailable(LaneUnavailable):
+    """A context that takes more memory than there is, where a shorter one does not."""
+
+    def __init__(self, message: str, fitting: int) -> None:
+        super().__init__(message)
+        self.fitting = fitting
+        """The longest that fits."""
 
 
 class LaneError(CaldrixError):
@@ -151,8 +160,23 @@ class Snapshot(Protocol):
         ...
 
 
+@frozen
+class PrefillSizes:
+    """Prompt tokens that a step takes, as suits a device: few enough that it soon ends."""
+
+    alone: int = 128
+    """With one row, so that leaving never waits for a long prompt. More are no faster on a CPU."""
+    shared: int = 64
+    """With several rows: others' tokens, and whoever comes, wait for the step's end."""
+
+
 class Executor(Protocol):
     """A compiled Program with its rows. Not safe to call from two threads at once."""
+
+    @property
+    def prefill(self) -> PrefillSizes:
+        """The sizes of steps with prompts."""
+        ...
 
     @property
     def vocab_size(self) -> int:
@@ -270,6 +294,18 @@ class Lane(Protocol):
     @property
     def picks(self) -> bool:
         """Whether an executor of several rows can be a `PickingExecutor`."""
+        ...
+
+    @property
+    def usual_rows(self) -> int:
+        """Requests that it computes at the same time where nobody says how many."""
+        ...
+
+    def batches(self, formats: Set[str]) -> bool:
+        """Whether it computes several requests together with matrices kept in these formats.
+
+        They have the names of `caldrix.weights.blocks.FORMATS`.
+        """
         ...
 
     def compile(

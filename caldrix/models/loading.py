@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 
 from caldrix.models.fields import UnsupportedModel
 from caldrix.models.lane import (
+    ContextUnavailable,
     Encoder,
     Executor,
     Lane,
@@ -30,6 +31,8 @@ from caldrix.weights.tensor import Float32
 
 DEFAULT_CONTEXT = 32_768
 """The context where none is asked for, if the model was trained for so much."""
+LEAST_CONTEXT = 2048
+"""What it is never made shorter than for the sake of memory: that needs a person to say so."""
 
 
 @frozen(eq=False)
@@ -98,10 +101,10 @@ def load_model(
     """The model of a checkpoint, running on a lane while the block lasts.
 
     What the options mean is said in `LaneOptions`; without a ``context`` it is the one that the
-    model was trained for, up to ``longest``. With ``keeps`` there are snapshots,
-    if the memory has room for as much as a row more.
-    ``progress`` is told nothing once the block is entered. Raises a Refusal that names what is
-    wrong with the files or the options.
+    model was trained for, up to ``longest`` and, where that leaves at least `LEAST_CONTEXT`, to
+    what the memory has room for. With ``keeps`` there are snapshots, if the memory has room for as
+    much as a row more. ``progress`` is told nothing once the block is entered. Raises a Refusal
+    that names what is wrong with the files or the options.
     """
     with open_checkpoint(path) as checkpoint:
         bound = bind(checkpoint)
@@ -127,7 +130,9 @@ def load_model(
             if bound.tower is not None:
                 vision = stack.enter_context(_seeing(bound.tower, lane, options))
                 options = _beside(vision.encoder, options)
-            options, executor = stack.enter_context(_running(bound, lane, options, keeps=keeps))
+            options, executor = stack.enter_context(
+                _running(bound, lane, options, keeps=keeps, shrinks=context is None)
+            )
             yield TextModel(
                 tokenizer=tokenizer,
                 template=template,
@@ -144,21 +149,33 @@ def load_model(
 
 @contextmanager
 def _running(
-    bound: BoundProgram, lane: Lane, options: LaneOptions, *, keeps: bool
+    bound: BoundProgram, lane: Lane, options: LaneOptions, *, keeps: bool, shrinks: bool
 ) -> Iterator[tuple[LaneOptions, Executor]]:
     """The executor, and what it was compiled for in the end."""
+    options = evolve(options, snapshots=int(keeps))
     with ExitStack() as stack:
+        executor: Executor | None = None
+        while executor is None:
+            try:
+                executor = stack.enter_context(lane.compile(bound.program, bound.weights, options))
+            except LaneUnavailable as refusal:
+                options = _less(options, refusal, shrinks=shrinks)
+        yield options, executor
 
-        def compiled(options: LaneOptions) -> tuple[LaneOptions, Executor]:
-            return options, stack.enter_context(lane.compile(bound.program, bound.weights, options))
 
-        try:
-            running = compiled(evolve(options, snapshots=int(keeps)))
-        except LaneUnavailable:
-            if not keeps:
-                raise
-            running = compiled(options)
-        yield running
+def _less(options: LaneOptions, refusal: LaneUnavailable, *, shrinks: bool) -> LaneOptions:
+    """What to ask for instead of what was refused. Raises the refusal where that is nothing."""
+    if options.snapshots:
+        return evolve(options, snapshots=0)
+    if not shrinks or not isinstance(refusal, ContextUnavailable):
+        raise refusal
+    if not LEAST_CONTEXT <= refusal.fitting < options.context:
+        raise refusal
+    options.progress.note(
+        f"the context is {refusal.fitting} tokens instead of {options.context}, as more does not "
+        "fit into memory; --context chooses another"
+    )
+    return evolve(options, context=refusal.fitting)
 
 
 @contextmanager

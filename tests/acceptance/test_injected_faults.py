@@ -8,7 +8,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from caldrix.engine.scheduler import PREFILL_TOKENS
+from caldrix.models.lane import PrefillSizes
 from tests.support.faulty import (
     LETTERS,
     POISON,
@@ -31,7 +31,7 @@ from tests.support.seen import (
 )
 from tests.support.serving import serving, trio_test
 
-PROMPT_TOKENS = 2 * PREFILL_TOKENS + 100
+PROMPT_TOKENS = 2 * PrefillSizes().alone + 100
 """Three slices."""
 
 

@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 from structlog.testing import capture_logs
 
-from caldrix.models.lane import Executor, Slice, Snapshot
+from caldrix.models.lane import Executor, PrefillSizes, Slice, Snapshot
 from caldrix.models.loading import load_model
 from caldrix.weights.tensor import Float32
 from caldrix_cpu.lane import CpuLane
@@ -46,6 +46,10 @@ class Paced:
     @property
     def vocab_size(self) -> int:
         return self.real.vocab_size
+
+    @property
+    def prefill(self) -> PrefillSizes:
+        return self.real.prefill
 
     @property
     def row_bytes(self) -> int:

@@ -18,7 +18,6 @@ from caldrix.bench.rounds import Round, measure
 from caldrix.bench.subject import LaneSubject, Opened, open_subject
 from caldrix.cli import bench
 from caldrix.cli.main import execute
-from caldrix.engine.scheduler import PREFILL_TOKENS
 from caldrix.models.lane import Executor, LaneOptions, Slice, find_lane
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
@@ -225,9 +224,9 @@ def test_prompts_in_slices_and_rows_together() -> None:
     subject.decode(np.array([5, 6]))
     subject.decode(np.array([7, 8]))
     assert executor.steps == [
-        [(0, 0, PREFILL_TOKENS, 28)],
+        [(0, 0, 128, 28)],
         [(0, 128, 72, 72)],
-        [(1, 0, PREFILL_TOKENS, 28)],
+        [(1, 0, 128, 28)],
         [(1, 128, 72, 72)],
         [(0, 200, 1, 1), (1, 200, 1, 1)],
         [(0, 201, 1, 1), (1, 201, 1, 1)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -26,7 +26,12 @@ class AskedLane:
 
     name: str = "asked"
     picks: bool = False
+    usual_rows: int = 1
+    verifies_drafts: bool = True
     asked: list[LaneOptions] = field(factory=list)
+
+    def batches(self, formats: Set[str]) -> bool:
+        return True
 
     def compile(
         self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -48,8 +48,12 @@ class ScriptedLane:
     name: str = "scripted"
     verifies_drafts: bool = True
     picks: bool = False
+    usual_rows: int = 1
     refuses_after: int = 9
     asked: list[LaneOptions] = field(factory=list)
+
+    def batches(self, formats: Set[str]) -> bool:
+        return True
 
     @contextmanager
     def compile(

@@ -11,20 +11,24 @@ from hypothesis import strategies as st
 
 from caldrix.engine.generation import GeneratedSequence, GenerationRequest
 from caldrix.engine.rows import Rows
-from caldrix.engine.scheduler import PREFILL_TOKENS, SHARED_PREFILL_TOKENS, Scheduler, Work
+from caldrix.engine.scheduler import Scheduler, Work
 from caldrix.engine.sequence import Sequence
+from caldrix.models.lane import PrefillSizes
 from tests.support.scripted import ScriptedExecutor, endless
 
 CONTEXT = 8192
 TOKEN = 2
+PREFILL = PrefillSizes(alone=128, shared=64)
 
 
 class Machine:
     """A scheduler and the lane it plans for, stepped by hand."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, prefill: PrefillSizes = PREFILL) -> None:
         self.executor = ScriptedExecutor(endless(TOKEN), 10)
-        self.scheduler = Scheduler(Rows(self.executor, rows, 0, 0), rows, queue_depth=64)
+        self.scheduler = Scheduler(
+            Rows(self.executor, rows, 0, 0), rows, queue_depth=64, prefill=prefill
+        )
 
     def ask(self, prompt: SequenceOf[int], max_tokens: int = 4) -> GeneratedSequence:
         sequence = GeneratedSequence(GenerationRequest(tuple(prompt), max_tokens), CONTEXT)
@@ -45,24 +49,31 @@ def sizes(work: SequenceOf[Work]) -> dict[Sequence, int]:
     return {item.sequence: len(item.slice.tokens) for item in work}
 
 
-HALF = SHARED_PREFILL_TOKENS // 2
+HALF = PREFILL.shared // 2
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(1, 300), (2, 70)])
+def test_the_lane_says_how_much_of_a_prompt_a_step_takes(rows: int, expected: int) -> None:
+    machine = Machine(rows, PrefillSizes(alone=300, shared=70))
+    prompt = machine.ask([1] * 500)
+    assert sizes(machine.step()) == {prompt: expected}
 
 
 def test_one_row_takes_larger_slices() -> None:
     machine = Machine(rows=1)
     first, second = machine.ask([1] * 200, max_tokens=1), machine.ask([2] * 30)
     assert [sizes(machine.step()) for _ in range(3)] == [
-        {first: PREFILL_TOKENS}, {first: 200 - PREFILL_TOKENS}, {second: 30}
+        {first: PREFILL.alone}, {first: 200 - PREFILL.alone}, {second: 30}
     ]  # fmt: skip
 
 
 def test_a_short_prompt_passes_a_long_one() -> None:
     machine = Machine(rows=2)
     long = machine.ask([1] * 4000)
-    assert sizes(machine.step()) == {long: SHARED_PREFILL_TOKENS}
+    assert sizes(machine.step()) == {long: PREFILL.shared}
     short = machine.ask([3] * 20, max_tokens=1)
-    assert sizes(machine.step()) == {long: SHARED_PREFILL_TOKENS - 20, short: 20}
-    assert sizes(machine.step()) == {long: SHARED_PREFILL_TOKENS}
+    assert sizes(machine.step()) == {long: PREFILL.shared - 20, short: 20}
+    assert sizes(machine.step()) == {long: PREFILL.shared}
 
 
 def test_what_the_oldest_leaves_is_the_shortests() -> None:
@@ -146,7 +157,7 @@ def test_every_step_is_bounded_and_everyone_is_served(
         assert len({item.slice.row for item in work}) == len(work) <= rows
         # Whoever decodes has its token in every step, and prompts have what they may beside them.
         prompts = sum(sizes(work).values()) - decoding
-        assert 0 <= prompts <= (PREFILL_TOKENS if rows == 1 else SHARED_PREFILL_TOKENS)
+        assert 0 <= prompts <= (PREFILL.alone if rows == 1 else PREFILL.shared)
         assert machine.scheduler.running <= rows
         if step >= 12 and not work:
             break

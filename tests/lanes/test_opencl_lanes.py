@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from attrs import evolve
 
 from caldrix.models.builder import ProgramBuilder
 from caldrix.models.encoder_program import EncoderBuilder
@@ -84,6 +85,7 @@ def test_what_is_missing_is_told_with_what_to_do(
 ) -> None:
     with_devices(monkeypatch, (OTHER_GPU,))
     monkeypatch.setattr(devices, "_KFD", tmp_path / "kfd")
+    monkeypatch.setattr(devices, "_DRI", tmp_path / "dri")
 
     def told(lane: OpenClLane) -> str:
         with pytest.raises(LaneUnavailable) as refused:
@@ -94,9 +96,20 @@ def test_what_is_missing_is_told_with_what_to_do(
     assert "apt install pocl-opencl-icd" in told(HostLane())
     assert "modprobe amdgpu" in told(HipLane())
     (tmp_path / "kfd").touch()
-    assert "apt install rocm-opencl-icd" in told(HipLane())
-    monkeypatch.setattr(os, "access", lambda *asked: False)
-    assert "usermod -aG render,video" in told(HipLane())
+    assert "apt install rocm-opencl-runtime" in told(HipLane())
+    nodes = [tmp_path / "dri" / f"renderD{number}" for number in (128, 129)]
+    (tmp_path / "dri").mkdir()
+    for node in nodes:
+        node.touch()
+    for closed, said in (
+        ((), "apt install rocm-opencl-runtime"),
+        # Another GPU's node is nobody's business.
+        (nodes[:1], "apt install rocm-opencl-runtime"),
+        (nodes, f"may not open {nodes[0]}; usermod -aG render,video"),
+        ([tmp_path / "kfd"], f"may not open {tmp_path / 'kfd'}; usermod -aG render,video"),
+    ):
+        monkeypatch.setattr(os, "access", lambda path, mode, closed=closed: path not in closed)
+        assert said in told(HipLane())
     for module in (lane, devices):
         monkeypatch.setattr(module, "is_installed", lambda: False)
     assert told(HipLane()) == "the hip lane needs pyopencl; pip install 'caldrix[opencl]'"
@@ -108,14 +121,14 @@ def test_what_the_lanes_do_not_have_is_refused(name: str, monkeypatch: pytest.Mo
     program = one_operation()
     seeing = EncoderBuilder("none", rows=1)
     seeing.input(1)
-    with pytest.raises(LaneUnavailable, match=f"the {name} lane .* vision .* --backend cpu"):
-        find_lane(name).compile_encoder(seeing.build(), {}, LaneOptions(context=1))
     for options, flag in (
         (LaneOptions(context=1, threads=2), "--threads, and 2"),
         (LaneOptions(context=1, weight_budget=5), "--weight-budget, and 5"),
     ):
         with pytest.raises(LaneUnavailable, match=f"the {name} lane has no {flag} was asked for"):
             find_lane(name).compile(program, {}, options)
+        with pytest.raises(LaneUnavailable, match=f"the {name} lane has no {flag} was asked for"):
+            find_lane(name).compile_encoder(seeing.build(), {}, options)
 
 
 def test_states_are_kept_on_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,3 +238,35 @@ def test_a_device_that_has_to_be_there_is_never_skipped(monkeypatch: pytest.Monk
     monkeypatch.setenv(support.REQUIRED, "1")
     with pytest.raises(pytest.fail.Exception, match="OpenCL cannot be tested: no driver"):
         require_device()
+
+
+def test_what_a_gpu_has_too_little_memory_for_is_refused_with_what_to_do() -> None:
+    require_device()
+    from caldrix_opencl.footprint import Footprint
+    from caldrix_opencl.plan import make_plan
+
+    model = random_model("llama", "F32")
+    plan = make_plan(model.program, lambda name: "F32")
+    options = LaneOptions(context=64)
+    needs = Footprint.of(model.program, plan, model.weights, options, "f16")
+    with pytest.raises(
+        LaneUnavailable, match=r"weights take .*\(--dtype q8_0, q4_1\), or --backend"
+    ):
+        needs.require(Device("AMD", "small", "1", True, 2**28, most_bytes=2**28))
+
+
+def test_doctor_says_what_a_device_is() -> None:
+    device = require_device()
+    facts = device.facts("host:0")
+    for name, said in (
+        ("memory", "GiB"),
+        ("most in one piece", "GiB"),
+        ("work-group", "up to "),
+        ("language", "OpenCL C "),
+        ("driver", ""),
+    ):
+        assert said in str(facts[f"host:0 {name}"])
+    radeon = evolve(RADEON, wave=32, group_size=1024, computes_halves=True)
+    assert radeon.facts("hip:0")["hip:0 work-group"] == "up to 1024, 32 at a time"
+    assert radeon.facts("hip:0")["hip:0 float16 arithmetic"] == "yes"
+    assert RADEON.facts("x")["x work-group"] == "up to 0, not known how many at a time"

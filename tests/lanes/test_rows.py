@@ -18,18 +18,16 @@ from attrs import define, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caldrix.models.builder import ProgramBuilder
 from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice
-from caldrix.models.program import Add, Attend, KvCache, Program
-from caldrix.weights.tensor import Tensor
+from caldrix.models.program import Add, Attend
 from caldrix_cpu.arena import Arena
 from caldrix_cpu.compiled import tape_executor
 from caldrix_cpu.numpy_attention import CacheArrays
 from caldrix_cpu.numpy_executor import numpy_executor
 from caldrix_cpu.plan import COMPILED
 from caldrix_cpu.tape_executor import TapeExecutor
-from tests.support.compiled import BEST, Array, compiled, feed, float_tensor
-from tests.support.random_models import random_model, tokens
+from tests.support.compiled import BEST, Array, compiled, feed
+from tests.support.random_models import random_model, tokens, windowed_model
 
 CONTEXT = 1100
 LONG, OTHER = tokens(CONTEXT, seed=5), tokens(CONTEXT, seed=6)
@@ -252,18 +250,6 @@ def test_a_draft_is_verified_with_the_bits_of_single_steps(setting: Setting) -> 
                 executor.step([piece(row, begin, LONG[begin:end]) for row in (0, 1)])
 
 
-def two_layers() -> tuple[Program, dict[str, Tensor]]:
-    """One layer with a window and one without, and nothing else that takes time."""
-    b = ProgramBuilder("test", vocab_size=96, max_context=CONTEXT)
-    x = b.embed("e", 48)
-    for window in (WINDOW, None):
-        k, v = b.linear(x, "k", 24), b.linear(x, "v", 24)
-        x = b.add(x, b.attend(x, k, v, KvCache(2, 12, window), heads=4, scale=0.3))
-    program = b.logits(b.select(x), "e")
-    rng, shapes = np.random.default_rng(0), program.weights.items()
-    return program, {name: float_tensor(rng.standard_normal(shape) / 4) for name, shape in shapes}
-
-
 @define
 class History:
     """Rows that are computed, gone back in and copied, as drawn; what they hold, kept beside."""
@@ -317,7 +303,8 @@ COPY = st.tuples(ROWS, ROWS, st.integers(0, CONTEXT))
 def test_any_history_gives_the_bits_of_a_prompt_from_scratch(
     operations: list[tuple[int, ...]],
 ) -> None:
-    program, weights = two_layers()
+    model = windowed_model(WINDOW, CONTEXT)
+    program, weights = model.program, model.weights
     with (
         compiled(program, weights, context=CONTEXT, rows=3, kv_dtype="f16") as executor,
         compiled(program, weights, context=CONTEXT, rows=1, kv_dtype="f16") as reference,
@@ -333,7 +320,8 @@ def test_any_history_gives_the_bits_of_a_prompt_from_scratch(
 
 @pytest.mark.parametrize("lacking", [Attend, Add])
 def test_with_operations_by_numpy_no_row_is_resumed(lacking: type) -> None:
-    program, weights = two_layers()
+    model = windowed_model(WINDOW, CONTEXT)
+    program, weights = model.program, model.weights
     options = LaneOptions(context=CONTEXT, rows=2, kv_dtype="f32")
     with tape_executor(program, weights, options, BEST, COMPILED - {lacking}) as executor:
         assert executor.by_numpy == (lacking.__name__,)
@@ -350,7 +338,8 @@ def test_with_operations_by_numpy_no_row_is_resumed(lacking: type) -> None:
 
 def test_numpys_copies_go_on_as_their_source_does() -> None:
     """The same slices give the same bits; others don't, which is what reproducible is about."""
-    program, weights = two_layers()
+    model = windowed_model(WINDOW, CONTEXT)
+    program, weights = model.program, model.weights
     with numpy_executor(program, weights, LaneOptions(context=CONTEXT, rows=2)) as executor:
         assert not executor.reproducible
         executor.step([piece(1, 0, OTHER[:100])])
@@ -367,7 +356,8 @@ def test_numpys_copies_go_on_as_their_source_does() -> None:
 
 
 def test_what_numpy_keeps_of_a_row_is_what_it_says() -> None:
-    program, weights = two_layers()
+    model = windowed_model(WINDOW, CONTEXT)
+    program, weights = model.program, model.weights
     with numpy_executor(program, weights, LaneOptions(context=CONTEXT)) as executor:
         arrays = [CacheArrays.allocate(each, 1, CONTEXT) for each in program.caches]
         allocated = sum(each.keys.nbytes + each.values.nbytes for each in arrays)

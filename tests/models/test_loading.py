@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from caldrix.models.fields import UnsupportedModel
-from caldrix.models.lane import LaneOptions, LaneUnavailable, find_lane
-from caldrix.models.loading import load_model
+from caldrix.models.lane import ContextUnavailable, LaneOptions, LaneUnavailable, find_lane
+from caldrix.models.loading import TextModel, load_model
 from caldrix_cpu import compiled
 from caldrix_cpu.lane import KERNELS_VARIABLE
-from caldrix_cpu.memory import Needs
+from caldrix_cpu.memory import Needs, require_memory
 from tests.soak.model import write_model
 from tests.support.tiny_model import write_tiny_model
+from tests.support.told import Told
 
 
 @pytest.fixture
@@ -83,3 +85,36 @@ def test_without_the_memory_for_it_nothing_is_kept(
         load_model(checkpoint, lane=find_lane("cpu"), context=64, rows=2, keeps=True),
     ):
         pass
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_context_that_nobody_asked_for_is_what_the_memory_has_room_for(
+    keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, told = write_model(tmp_path / "m"), Told()
+    room = 0
+
+    def require(needed: Needs, options: LaneOptions, available: int | None) -> None:
+        require_memory(needed, options, needed.weights + needed.caches(room))
+
+    monkeypatch.setattr(compiled, "require_memory", require)
+
+    def load(context: int | None = None) -> AbstractContextManager[TextModel]:
+        lane = find_lane("cpu")
+        return load_model(path, lane=lane, context=context, keeps=keeps, progress=told)
+
+    room = 4096
+    with load() as model:
+        assert (model.context, model.snapshots) == (4096, 0)
+    assert [note for note in told.notes if "context" in note] == [
+        "the context is 4096 tokens instead of 32768, as more does not fit into memory; "
+        "--context chooses another"
+    ]
+    with pytest.raises(ContextUnavailable, match="--context 4096 fits"), load(4097):
+        pass
+    # So short a one is for a person to choose.
+    room = 1024
+    with pytest.raises(ContextUnavailable, match="--context 1024 fits"), load():
+        pass
+    with load(1024) as model:
+        assert model.context == 1024

@@ -19,11 +19,13 @@ def write_gguf(
     name: str,
     path: Path,
     *,
+    stored_as: str = "F32",
     changed: Mapping[str, int | float | str | None] | None = None,
     added: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """A GGUF file with a tiny checkpoint's weights in float32; returns its path.
 
+    Matrices whose widths a quantized ``stored_as`` takes are kept so.
     ``changed`` sets metadata keys, or with None leaves them out; ``added`` are tensors besides.
     """
     config = tiny.CONFIGS[name]
@@ -53,7 +55,13 @@ def write_gguf(
             stored = values if ".linear_attn." in tensor else values + 1
         if ".linear_attn." in tensor:
             stored = _of_delta_rule(tensor, values, config)
-        writer.add_tensor(gguf_name(tensor, family.gguf_names), np.ascontiguousarray(stored))
+        kept, named = np.ascontiguousarray(stored), gguf_name(tensor, family.gguf_names)
+        if stored_as != "F32" and kept.ndim == 2 and kept.shape[-1] % 32 == 0:
+            quantized = gguf.GGMLQuantizationType[stored_as]
+            blocks = gguf.quants.quantize(kept, quantized)
+            writer.add_tensor(named, blocks, raw_dtype=quantized)
+        else:
+            writer.add_tensor(named, kept)
     for tensor, values in (added or {}).items():
         writer.add_tensor(tensor, values)
     for key, value in (changed or {}).items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from caldrix.models.lane import LaneError, Snapshot
+from caldrix.models.lane import LaneError, PrefillSizes, Snapshot
 
 
 class NeverReused:
     """A base of executors that know nothing of what their rows hold."""
 
+    prefill = PrefillSizes()
     row_bytes = 0
     reproducible = False
     rewinds = False

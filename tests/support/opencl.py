@@ -7,18 +7,18 @@ lane, and those that have one, as on a GPU.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
-from caldrix.models.lane import LaneOptions, LaneUnavailable
+from caldrix.models.lane import Executor, LaneOptions, LaneUnavailable
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Tensor
 from caldrix_opencl.devices import Device
-from caldrix_opencl.lane import HostLane
+from caldrix_opencl.lane import HipLane, HostLane
 
 if TYPE_CHECKING:
     from caldrix_opencl.executor import OpenClExecutor
@@ -64,3 +64,19 @@ def on_host(
 
     options = LaneOptions(context=context, rows=rows, kv_dtype=kv_dtype, picks=picks)
     return opencl_executor(program, weights, options, device, {"cpu": CPU, "gpu": GPU}[shape])
+
+
+class HipOnProcessor(HipLane):
+    """The hip lane's rules and kernels, with the processor for a GPU."""
+
+    def choose(self, found: Sequence[Device]) -> Sequence[Device]:
+        return [device for device in found if not device.is_gpu]
+
+    def compile(
+        self, program: Program, weights: Mapping[str, Tensor], options: LaneOptions
+    ) -> AbstractContextManager[Executor]:
+        from caldrix_opencl.compiled import opencl_executor
+        from caldrix_opencl.context import GPU
+
+        self._refuse(program, options)
+        return opencl_executor(program, weights, options, self.device(), GPU)

@@ -12,7 +12,8 @@ import numpy as np
 from attrs import evolve, frozen
 from safetensors.numpy import save_file
 
-from caldrix.models.program import Program
+from caldrix.models.builder import ProgramBuilder
+from caldrix.models.program import KvCache, Program
 from caldrix.models.registry import bind
 from caldrix.weights.checkpoint import open_checkpoint
 from caldrix.weights.tensor import Tensor
@@ -102,6 +103,19 @@ def _published(family: str) -> tuple[Program, Mapping[str, Tensor]]:
                 for name, tensor in bound.weights.items()
             }
     return bound.program, copied
+
+
+def windowed_model(window: int, context: int) -> Model:
+    """One layer with a window and one without, and nothing else that takes time."""
+    b = ProgramBuilder("test", vocab_size=VOCAB, max_context=context)
+    x = b.embed("e", 48)
+    for each in (window, None):
+        k, v = b.linear(x, "k", 24), b.linear(x, "v", 24)
+        x = b.add(x, b.attend(x, k, v, KvCache(2, 12, each), heads=4, scale=0.3))
+    program = b.logits(b.select(x), "e")
+    rng, shapes = np.random.default_rng(0), program.weights.items()
+    weights = {name: float_tensor(rng.standard_normal(shape) / 4) for name, shape in shapes}
+    return Model(program, weights)
 
 
 def tokens(count: int, seed: int) -> list[int]:

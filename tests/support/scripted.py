@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from attrs import define, field, frozen
 
-from caldrix.models.lane import LaneError, Slice, Snapshot
+from caldrix.models.lane import LaneError, PrefillSizes, Slice, Snapshot
 from caldrix.weights.tensor import Float32
 
 Script = Callable[[Sequence[int], Sequence[int]], int]
@@ -100,6 +100,7 @@ class ScriptedExecutor:
     """
 
     row_bytes = 1 << 20
+    prefill = PrefillSizes()
 
     def __init__(
         self,

@@ -39,11 +39,12 @@ static inline void merge(Attended *into, const Attended *other)
 // Positions ``first`` to ``last`` of one segment.
 static inline void segment_of(
     Attended *a, __local const float *query, __local float *shared,
-    __global const kept *keys, __global const kept *values, int first, int last)
+    __global const kept *keys, __global const kept *values, int positions, int first, int last)
 {
     begin(a);
     for (int base = first / TILE * TILE; base <= last; base += TILE) {
-        __global const kept *key = keys + (size_t)base * DIM;
+        const int place = place_of(base, positions);
+        __global const kept *key = keys + (size_t)place * DIM;
         lanes s0 = (lanes)(0.0f), s1 = s0, s2 = s0, s3 = s0;
         for (int d = 0; d < DIM; d += 4) {
             s0 = fma(load_kept(key + d * TILE), (lanes)(query[d]), s0);
@@ -69,7 +70,7 @@ static inline void segment_of(
         store_floats(weights, shared);
         TOGETHER();
         for (int j = begins; j <= ends; j++) {
-            __global const kept *value = values + (size_t)(base + j) * DIM;
+            __global const kept *value = values + (size_t)(place + j) * DIM;
             EACH_TILE
             for (int t = 0; t < DIM_TILES; t++)
                 a->sum[t] = fma(load_kept(value + t * TILE), (lanes)(shared[j]), a->sum[t]);
@@ -118,7 +119,7 @@ __kernel void attend(ATTENDING)
     Attended all, one;
     begin(&all);
     for (int from = seen / SEGMENT * SEGMENT; from <= position; from += SEGMENT) {
-        segment_of(&one, query, shared, keys, vals, max(from, seen),
+        segment_of(&one, query, shared, keys, vals, positions, max(from, seen),
                    min(from + SEGMENT - 1, position));
         merge(&all, &one);
     }
@@ -135,7 +136,7 @@ __kernel void attend_segment(ATTENDING)
     if (from > position || from + SEGMENT <= seen)
         return;
     Attended one;
-    segment_of(&one, query, shared, keys, vals, max(from, seen),
+    segment_of(&one, query, shared, keys, vals, positions, max(from, seen),
                min(from + SEGMENT - 1, position));
     __global float *record = records + ((token * heads + head) * segments + segment) * RECORD;
     EACH_TILE

@@ -46,6 +46,7 @@ __kernel void turn(
     __global const float *sine = sines + (size_t)position * pairs;
     __global float *out = values + out_at + token * out_stride + (size_t)head * head_dim;
     const size_t at = head_at(places[token].y, head, kv_heads, positions);
+    const int place = place_of(position, positions);
     for (int d = LANE; d < DIM; d += LANES) {
         float v = column[d];
         if (d < 2 * turned) {
@@ -59,9 +60,9 @@ __kernel void turn(
             if (d < head_dim)
                 out[d] = v;
         } else if (is_value)
-            keep(v, at + (size_t)position * DIM + d, cached_values);
+            keep(v, at + (size_t)place * DIM + d, cached_values);
         else
-            keep(v, at + (size_t)(position / TILE) * (DIM * TILE) + d * TILE + position % TILE,
+            keep(v, at + (size_t)(place / TILE) * (DIM * TILE) + d * TILE + place % TILE,
                  cached_keys);
     }
 }

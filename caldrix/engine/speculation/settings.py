@@ -70,6 +70,11 @@ def settle(
 
 def _obstacle(lane: Lane, max_batch: int, weight_budget: int | None) -> str | None:
     """Why no draft can be verified, and what to do; None where one can."""
+    if not lane.verifies_drafts:
+        return (
+            f"the {lane.name} lane cannot verify a draft with the kernels in use; choose another "
+            "--backend, or leave out --speculate"
+        )
     if max_batch > 1:
         return (
             f"guesses are for one request at a time, and --max-batch is {max_batch}; "
@@ -77,9 +82,4 @@ def _obstacle(lane: Lane, max_batch: int, weight_budget: int | None) -> str | No
         )
     if weight_budget is not None:
         return "guesses need all weights in memory; leave out --weight-budget, or --speculate"
-    if not lane.verifies_drafts:
-        return (
-            f"the {lane.name} lane cannot verify a draft with the kernels in use; choose another "
-            "--backend, or leave out --speculate"
-        )
     return None
