@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from attrs import frozen
 
 from caldrix.models.program import (
-    Activation,
     Add,
     Attend,
     Convolve,
@@ -24,59 +22,26 @@ from caldrix.models.program import (
     inputs,
 )
 from caldrix_cpu.tiles.layouts import TILE_ROWS, padded, tiles_of
-from caldrix_opencl.build import Builder
+from caldrix_opencl.addresses import Addresses, StepBuffers
+from caldrix_opencl.build import ACTIVATIONS, Builder, kernel_of
 from caldrix_opencl.context import Context
 from caldrix_opencl.launches import (
     SEGMENT,
     SEGMENTED,
+    AttendedLaunch,
     AttendLaunch,
+    ChainLaunch,
     ColumnsLaunch,
     Launch,
     PartsLaunch,
-    ProductLaunch,
     SlicesLaunch,
 )
-from caldrix_opencl.plan import (
-    Item,
-    Norm,
-    Place,
-    Plan,
-    Product,
-    Turn,
-    is_logits,
-    residual,
-    results,
-)
+from caldrix_opencl.plan import Item, Norm, Plan, Product, Turn, results, runs
+from caldrix_opencl.products import Packed, Products
 from caldrix_opencl.rows import Cache, State
-from caldrix_opencl.weights import Matrix, WeightStore, definitions_of
+from caldrix_opencl.weights import WeightStore
 
-ACTIVATIONS: Mapping[Activation, int] = {
-    Activation.SILU: 0,
-    Activation.GELU_TANH: 1,
-    Activation.SIGMOID: 2,
-}
-"""As ``kernels/activations.cl`` numbers them."""
-
-_int, _ulong, _long, _float = np.int32, np.uint64, np.int64, np.float32
-
-
-@frozen(eq=False)
-class StepBuffers:
-    """The device's memory that steps share."""
-
-    tokens: int
-    """Rows of each matrix of the arena."""
-    arena: cl.Buffer
-    logits: cl.Buffer
-    logits_stride: int
-    places: cl.Buffer
-    """``[tokens][2]``: each token's position and row."""
-    slices: cl.Buffer
-    """``[slices][4]``: a slice's first token, how many it has, its row, where in it they begin."""
-    wanted: cl.Buffer
-    """Which tokens' logits are asked for."""
-    records: cl.Buffer
-    """What segments of attention come to, ``[tokens][heads][segments][dim + 2]``."""
+_int, _float = np.int32, np.float32
 
 
 class Assembler:
@@ -103,6 +68,9 @@ class Assembler:
         self._windows = windows
         self._buffers = buffers
         self._positions = positions
+        addresses = Addresses(plan, buffers)
+        self._at, self._residual = addresses.at, addresses.residual
+        self._products = Products(context, self._builder, store, addresses, buffers.arena)
         self._angles: dict[tuple[float, ...], tuple[cl.Buffer, cl.Buffer]] = {}
         self._columns = self._builder.program(
             ["lanes", "activations", "columns"], {"TYPE": "float"}
@@ -111,14 +79,75 @@ class Assembler:
     def launches(self) -> tuple[list[Launch], list[Launch]]:
         """Those of all tokens, and those of the tokens whose logits are asked for."""
         self._store.begin()
-        before = [each for item in self._plan.before for each in self._of(item)]
-        after = [each for item in self._plan.after for each in self._of(item)]
-        return before, after
+        return self._all_of(self._plan.before), self._all_of(self._plan.after)
+
+    def _all_of(self, items: Sequence[Item]) -> list[Launch]:
+        """The launches of some items, with those drawn together that one kernel can do."""
+        return [each for run in runs(items, self._shape.products) for each in self._run(run)]
+
+    def _run(self, run: Sequence[Item]) -> list[Launch]:
+        """The launches of items that follow one another; one for all of them if they share it."""
+        whole = all(self._store.is_whole(item) for item in run if isinstance(item, Product))
+        match run:
+            case [Product(), _, *_] if whole:
+                return [self._chain(run)]
+            case [Turn() as turn, Attend() as attend, Product(), *_] if whole:
+                return [self._attended(turn, attend, run)]
+            case _:
+                return [each for item in run for each in self._of(item)]
+
+    def _chain(self, run: Sequence[Item]) -> ChainLaunch:
+        """Products by themselves, or all of one token in one kernel."""
+        packed = self._packed(run)
+        kept = _kept(self._caches[0]) if self._caches else {"DIM": TILE_ROWS, "KV_HALF": 0}
+        return self._chain_of(packed, kept)
+
+    def _chain_of(self, run: Sequence[Packed], kept: Mapping[str, int | str]) -> ChainLaunch:
+        alone = [self._products.launch(each, self._norm_before(each.product)) for each in run]
+        kind = "chain", *(each.kind for each in alone)
+        kernel = self._products.chain(run, kept)
+        return ChainLaunch(kind, kernel, self._context.device.units, alone)
+
+    def _attended(self, turn: Turn, attend: Attend, run: Sequence[Item]) -> AttendedLaunch:
+        """Attention and products by themselves, or all of one token in one kernel."""
+        cache, packed = self._caches[attend.cache], self._packed(run)
+        values = turn.q, turn.k, attend.v, attend.q, attend.out
+        kernel = self._products.chain(
+            packed, _kept(cache),
+            (
+                *(self._at(value)[0] for value in values), *self._turning(turn),
+                _int(self._windows[attend.cache] or 0), _float(attend.scale), self._buffers.places,
+            ),
+        )  # fmt: skip
+        separately = self._turn(turn), self._attend(attend), self._chain_of(packed, _kept(cache))
+        kind = "attended", *(each.kind for each in separately)
+        return AttendedLaunch(kind, kernel, self._context.device.units, separately)
+
+    def _packed(self, run: Sequence[Item]) -> list[Packed]:
+        return [
+            packed
+            for item in run
+            if isinstance(item, Product)
+            for packed in self._products.packed(item)
+        ]
+
+    def _product(self, product: Product) -> list[Launch]:
+        """A launch for each piece of its matrix, after its norm if it has one."""
+        packed, norm = self._products.packed(product), self._norm_before(product)
+        if norm is not None and self._shape.is_vector and len(packed) == 1:
+            return [self._products.launch(packed[0], norm)]
+        launches: list[Launch] = [
+            self._products.launch(each, None, inside=False) for each in packed
+        ]
+        return launches if norm is None else [norm, *launches]
+
+    def _norm_before(self, product: Product) -> Launch | None:
+        return None if product.norm is None else self._norm(Norm(product.norm))
 
     def _of(self, item: Item) -> list[Launch]:
         match item:
             case Product():
-                return [self._product(item, matrix) for matrix in self._store.matrices(item)]
+                return self._product(item)
             case Norm():
                 return [self._norm(item)]
             case Rope():
@@ -143,36 +172,9 @@ class Assembler:
             case Select():
                 return [self._by_columns("pick", (item.x, item.out), self._buffers.wanted)]
 
-    def _product(self, product: Product, matrix: Matrix) -> Launch:
-        bias = self._store.biases(product, matrix)
-        column = TILE_ROWS * matrix.first
-        if is_logits(product):
-            out = self._buffers.logits, _ulong(column), _int(self._buffers.logits_stride)
-        else:
-            out = self._buffers.arena, *self._at(results(product)[0], column)
-        gate = product.gate
-        tiles = matrix.tiles
-        definitions = {
-            **definitions_of(product.layout),
-            "GATED": int(gate is not None),
-            "ACTIVATION": 0 if gate is None else ACTIVATIONS[gate.activation],
-        }
-        kernels = {}
-        for group in self._shape.tokens:
-            program = self._builder.program(
-                ["lanes", "weights", "activations", "matmul"], {"TOKENS": group, **definitions}
-            )
-            kernels[group] = _kernel(
-                program, "matmul",
-                matrix.buffer, _ulong(matrix.tile_bytes), _int(matrix.columns), _int(tiles),
-                self._buffers.arena, *self._at(product.x), *out, bias,
-                *self._residual(product, column),
-            )  # fmt: skip
-        return ProductLaunch(tuple(definitions.values()), kernels, tiles, self._shape)
-
     def _norm(self, norm: Norm) -> Launch:
         operation = norm.operation
-        kernel = _kernel(
+        kernel = kernel_of(
             self._builder.program(["lanes", "norm"], {"PARTS": self._shape.parts}), "rms_norm",
             self._buffers.arena, *self._at(operation.x), *self._at(results(norm)[0]),
             self._store.vector(operation.weight, operation.offset),
@@ -184,7 +186,7 @@ class Assembler:
     def _rope(self, rope: Rope) -> Launch:
         head_dim, pairs = rope.x.width // rope.heads, len(rope.frequencies)
         items = rope.heads * (head_dim - pairs)
-        kernel = _kernel(
+        kernel = kernel_of(
             self._columns, "rope",
             self._buffers.arena, *self._at(rope.x), *self._at(rope.out), _int(items),
             _int(head_dim), *self._tables(rope.frequencies), _int(pairs),
@@ -195,22 +197,30 @@ class Assembler:
     def _turn(self, turn: Turn) -> Launch:
         attend = turn.attend
         cache = self._caches[attend.cache]
+        kernel = kernel_of(
+            self._builder.program(["lanes", "cache", "turn"], _kept(cache)), "turn",
+            self._buffers.arena, *self._at(turn.q), *self._at(turn.k), *self._at(attend.v),
+            *self._at(attend.q), *self._turning(turn), self._buffers.places,
+        )  # fmt: skip
+        heads = attend.heads + 2 * cache.layout.kv_heads
+        return PartsLaunch(("turn", *_kept(cache).values()), kernel, heads, self._shape.lanes)
+
+    def _turning(self, turn: Turn) -> tuple[Any, ...]:
+        """A turn's norms, angles, cache and sizes."""
+        attend = turn.attend
+        cache = self._caches[attend.cache]
         layout = cache.layout
         q_norm, k_norm = turn.norms
         eps = next((norm.eps for norm in turn.norms if norm), 0.0)
         rope = turn.ropes[0] if turn.ropes else None
         frequencies = rope.frequencies if rope else ()
-        interleaved = bool(rope and rope.interleaved)
-        kernel = _kernel(
-            self._builder.program(["lanes", "cache", "turn"], _kept(cache)), "turn",
-            self._buffers.arena, *self._at(turn.q), *self._at(turn.k), *self._at(attend.v),
-            *self._at(attend.q), self._head_norm(q_norm), self._head_norm(k_norm), _float(eps),
-            *self._tables(frequencies), _int(len(frequencies)), _int(interleaved),
+        return (
+            self._head_norm(q_norm), self._head_norm(k_norm), _float(eps),
+            *self._tables(frequencies), _int(len(frequencies)),
+            _int(bool(rope and rope.interleaved)),
             cache.keys, cache.values, _int(attend.heads), _int(layout.kv_heads),
-            _int(layout.head_dim), _int(layout.positions), self._buffers.places,
+            _int(layout.head_dim), _int(layout.positions),
         )  # fmt: skip
-        heads = attend.heads + 2 * layout.kv_heads
-        return PartsLaunch(("turn", *_kept(cache).values()), kernel, heads, self._shape.lanes)
 
     def _head_norm(self, norm: RmsNorm | None) -> cl.Buffer | None:
         return None if norm is None else self._store.vector(norm.weight, norm.offset)
@@ -229,7 +239,7 @@ class Assembler:
             _int(self._positions // SEGMENT + 1),
         )  # fmt: skip
         whole, segment, merge = (
-            _kernel(attending, name, *arguments)
+            kernel_of(attending, name, *arguments)
             for name in ("attend", "attend_segment", "merge_segments")
         )
         kind = "attend", *definitions.values()
@@ -240,7 +250,7 @@ class Assembler:
         program = self._builder.program(
             ["lanes", "activations", "convolve"], {"TAPS": operation.taps, "TYPE": "float"}
         )
-        kernel = _kernel(
+        kernel = kernel_of(
             program, "convolve",
             self._buffers.arena, *self._at(operation.x), *self._at(operation.out), _int(width),
             self._store.taps(operation), _int(ACTIVATIONS[operation.activation]),
@@ -254,7 +264,7 @@ class Assembler:
         key_dim = operation.k.width // operation.key_heads
         value_dim = operation.v.width // operation.heads
         program = self._builder.program(["lanes", "delta_rule"], {"KEY_DIM": key_dim})
-        kernel = _kernel(
+        kernel = kernel_of(
             program, "delta_rule",
             self._buffers.arena, *(each for value in inputs(operation) for each in self._at(value)),
             *self._at(operation.out), self._store.rates(operation),
@@ -271,24 +281,12 @@ class Assembler:
         """A kernel of values, the last of which it writes, of their width, and of others."""
         width = values[-1].width
         places = [argument for value in values for argument in self._at(value)]
-        kernel = _kernel(self._columns, name, self._buffers.arena, *places, _int(width), *others)
+        kernel = kernel_of(self._columns, name, self._buffers.arena, *places, _int(width), *others)
         return self._columns_launch(name, kernel, width)
 
     def _columns_launch(self, kind: object, kernel: cl.Kernel, items: int) -> Launch:
         group = self._shape.columns
         return ColumnsLaunch(kind, kernel, padded(items, group), group)
-
-    def _at(self, value: Value, column: int = 0) -> tuple[np.uint64, np.int32]:
-        """The place of a value, or of its columns from one on, as kernels take it."""
-        place: Place = self._plan.places[value]
-        return _ulong(place.at(self._buffers.tokens) + column), _int(place.stride)
-
-    def _residual(self, item: Product | Norm, column: int = 0) -> tuple[np.int64, np.int32]:
-        added = residual(item)
-        if added is None:
-            return _long(-1), _int(0)
-        at, stride = self._at(added, column)
-        return _long(at), stride
 
     def _tables(self, frequencies: tuple[float, ...]) -> tuple[cl.Buffer, cl.Buffer]:
         """Cosines and sines, ``[positions][pairs]``, computed in float64."""
@@ -314,10 +312,3 @@ def _kept(cache: Cache) -> Mapping[str, int | str]:
 
 def _most_together(heads: int, most: int) -> int:
     return next(count for count in range(most, 0, -1) if heads % count == 0)
-
-
-def _kernel(program: cl.Program, name: str, *arguments: Any) -> cl.Kernel:
-    """A kernel of its own, with its arguments set for good."""
-    kernel = cl.Kernel(program, name)
-    kernel.set_args(*arguments)
-    return kernel

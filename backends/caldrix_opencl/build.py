@@ -20,9 +20,17 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from caldrix.models.lane import LaneUnavailable
+from caldrix.models.program import Activation
 from caldrix.weights.cache import cache_root, takes_files
 from caldrix_cpu.object_file import read_object, write_object
 from caldrix_opencl.context import Context
+
+ACTIVATIONS: Mapping[Activation, int] = {
+    Activation.SILU: 0,
+    Activation.GELU_TANH: 1,
+    Activation.SIGMOID: 2,
+}
+"""As ``kernels/activations.cl`` numbers them."""
 
 _KERNELS = files("caldrix_opencl") / "kernels"
 _NO_CACHE: Any = False
@@ -119,6 +127,13 @@ class Builder:
         for each in (device.platform, device.version, device.name, device.driver, *texts):
             digest.update(each.encode() + b"\0")
         return digest.hexdigest()[:16]
+
+
+def kernel_of(program: cl.Program, name: str, *arguments: Any) -> cl.Kernel:
+    """A kernel of its own, with its arguments set for good."""
+    kernel = cl.Kernel(program, name)
+    kernel.set_args(*arguments)
+    return kernel
 
 
 @contextmanager

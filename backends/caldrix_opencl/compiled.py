@@ -11,7 +11,8 @@ from caldrix.models.lane import ContextUnavailable, LaneOptions
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu.tiles.layouts import TILE_ROWS, padded
-from caldrix_opencl.assemble import Assembler, StepBuffers
+from caldrix_opencl.addresses import StepBuffers
+from caldrix_opencl.assemble import Assembler
 from caldrix_opencl.context import (
     MOST_TOGETHER,
     Context,

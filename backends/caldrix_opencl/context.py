@@ -21,6 +21,8 @@ _log = structlog.get_logger(__name__)
 
 TILE = 16
 """Lanes of a kernel; see ``kernels/lanes.cl``."""
+MOST_TILES = 32
+"""Of a work-group."""
 MOST_TOGETHER = 32
 """The most tokens that a work-item of any device computes a product for."""
 
@@ -41,18 +43,38 @@ class Shape:
     """Work-items of a group for operations on single columns."""
     tokens: tuple[int, ...]
     """That a work-item computes a product for: there is a kernel for each number."""
+    many: int | None = None
+    """From so many tokens on a work-item computes all splits of a tile, in turn."""
+    tiles: int = 1
+    """Tiles that a work-group has then."""
+    products: int = 0
+    """The most that one kernel computes one after another, of one token."""
 
     @property
     def lanes(self) -> int:
         """Work-items that are sixteen lanes together."""
         return TILE // self.vector
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether a work-item is sixteen lanes by itself."""
+        return self.vector == TILE
 
-CPU = Shape(vector=16, split=1, heads=1, parts=1, columns=64, tokens=(1, 2, 4, 8))
+
+CPU = Shape(vector=16, split=1, heads=1, parts=1, columns=64, tokens=(1, 2, 4, 8), products=4)
 """Sums of 8 tokens, in two chains each, are half the registers of a CPU with 512 bits."""
-GPU = Shape(vector=1, split=8, heads=4, parts=16, columns=64, tokens=(1, 2, 4, 8, 32))
-"""128 work-items a tile, 64 a group of heads and 256 a norm: whole waves, of 32 or of 64. In a
-prefill weights are read once for 32 tokens."""
+GPU = Shape(
+    vector=1,
+    split=8,
+    heads=4,
+    parts=16,
+    columns=64,
+    tokens=(1, 2, 4, 8, 16),
+    many=16,
+    tiles=4,
+)
+"""128 work-items a tile, 64 a group of heads or of tiles and 256 a norm: whole waves, of 32 or of
+64. In a prefill weights are read once for 16 tokens, whose sums are all in registers."""
 
 
 def shape_for(device: Device) -> Shape:
@@ -61,7 +83,11 @@ def shape_for(device: Device) -> Shape:
         return CPU
     most = max(1, device.handle.max_work_group_size // TILE)
     return evolve(
-        GPU, split=min(GPU.split, most), heads=min(GPU.heads, most), parts=min(GPU.parts, most)
+        GPU,
+        split=min(GPU.split, most),
+        heads=min(GPU.heads, most),
+        parts=min(GPU.parts, most),
+        tiles=min(GPU.tiles, most),
     )
 
 
@@ -117,6 +143,23 @@ class Context:
         self._buffers: list[Any] = []
         self.taken = 0
         """Bytes that were allocated."""
+
+    @property
+    def local_bytes(self) -> int:
+        """Memory that a work-group can have of its own."""
+        size: int = self.device.handle.local_mem_size
+        return size
+
+    def tiles_each(self, tiles: int, tokens: int) -> int:
+        """Tiles of a product that a work-group has, of so many tokens together.
+
+        On a CPU a group prepares its tokens for all of its tiles, and there are several groups for
+        each core, since none is as fast as another. A group of a GPU has one.
+        """
+        if not self.shape.is_vector:
+            return 1
+        groups = self.device.units * (8 if tokens == 1 else 4)
+        return min(max(tiles // groups, 1), MOST_TILES)
 
     def allocate(self, size: int) -> cl.Buffer:
         """Memory on the device, of no particular contents.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +18,9 @@ from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu.numpy_step import check_features, put_features
 from caldrix_cpu.runs import MOST_TOKENS, Run, runs_of
-from caldrix_opencl.assemble import StepBuffers
+from caldrix_opencl.addresses import StepBuffers
 from caldrix_opencl.context import MOST_TOGETHER, Context
-from caldrix_opencl.launches import SEGMENT, Extent, Launch
+from caldrix_opencl.launches import SEGMENT, Extent, Launch, separately
 from caldrix_opencl.picks import Picker
 from caldrix_opencl.plan import Plan
 from caldrix_opencl.rows import Cache, State, rows_on_device
@@ -75,6 +77,8 @@ class OpenClExecutor:
         self._embeddings_at = 4 * place.at(buffers.tokens)
         self._places = np.zeros((MOST_TOKENS, 2), np.int32)
         self._slices = np.zeros((MOST_TOKENS, 4), np.int32)
+        self._copies: list[cl.Event] = []
+        """Of a step: an event that is let go of waits for its copy, and the queue's work before."""
         self._logits = np.empty((1, buffers.logits_stride), np.float32)
 
     @property
@@ -104,7 +108,9 @@ class OpenClExecutor:
             return time.perf_counter() - began
 
     def launch_seconds(self, tokens: int, position: int, times: int) -> list[float]:
-        """Seconds that each item of the plan takes by itself, run ``times`` times in a row.
+        """Seconds that each kernel takes by itself, run ``times`` times in a row, in order.
+
+        What a step of one token does in one launch is launched separately here.
 
         For one token of each of the first ``tokens`` rows, at that position. Rows hold nothing
         usable afterwards. Raises LaneLost.
@@ -112,7 +118,7 @@ class OpenClExecutor:
         extent = Extent(tokens, tokens, position)
         measured = []
         with self._probing(tokens, position) as launches:
-            for launch in launches:
+            for launch in chain.from_iterable(map(separately, launches)):
                 began = time.perf_counter()
                 for _ in range(times):
                     launch.enqueue(self._queue, extent)
@@ -254,7 +260,7 @@ class OpenClExecutor:
         read = len(wanted) - len(draws)
         for first in range(0, len(wanted), MOST_LOGITS):
             chunk = wanted[first : first + MOST_LOGITS]
-            cl.enqueue_copy(self._queue, self._buffers.wanted, chunk, is_blocking=False)
+            self._put(self._buffers.wanted, chunk)
             for launch in self._after:
                 launch.enqueue(self._queue, Extent(len(chunk)))
             out = logits[first : min(first + len(chunk), read)]
@@ -265,6 +271,7 @@ class OpenClExecutor:
                 assert self._picker is not None
                 self._picked += self._picker.pick(len(out), drawn)
         self._queue.finish()
+        self._copies.clear()
         return read
 
     def _put_tokens(self, run: Run) -> int:
@@ -282,15 +289,18 @@ class OpenClExecutor:
         rows = self._embeddings[:count, :width]
         np.multiply(self._embedding.rows_to_float32(tokens), self._scale, out=rows)
         put_features(run.slices, rows)
-        cl.enqueue_copy(self._queue, self._buffers.places, self._places[:count], is_blocking=False)
+        self._put(self._buffers.places, self._places[:count])
         if not self.rewinds:
-            used = self._slices[: len(run.slices)]
-            cl.enqueue_copy(self._queue, self._buffers.slices, used, is_blocking=False)
-        cl.enqueue_copy(
-            self._queue, self._buffers.arena, self._embeddings[:count],
-            dst_offset=self._embeddings_at, is_blocking=False,
-        )  # fmt: skip
+            self._put(self._buffers.slices, self._slices[: len(run.slices)])
+        self._put(self._buffers.arena, self._embeddings[:count], self._embeddings_at)
         return last_position
+
+    def _put(self, buffer: cl.Buffer, values: npt.NDArray[Any], at: int = 0) -> None:
+        """Copies values to the device in the order of its other work, without waiting for it."""
+        copied = cl.enqueue_copy(
+            self._queue, buffer, values, dst_offset=at, is_blocking=False
+        )  # fmt: skip
+        self._copies.append(copied)
 
 
 def _wanted_of(run: Run) -> tuple[npt.NDArray[np.int32], list[Draw]]:

@@ -18,6 +18,7 @@ from caldrix_opencl.devices import Device
 from caldrix_opencl.executor import MOST_LOGITS, ROOM
 from caldrix_opencl.picks import picker_bytes
 from caldrix_opencl.plan import Plan
+from caldrix_opencl.products import COUNTERS
 from caldrix_opencl.rows import CacheLayout, state_bytes
 from caldrix_opencl.weights import matrix_bytes, other_bytes, products
 
@@ -46,8 +47,8 @@ class Footprint:
         """That of a plan."""
         matrices = sum(matrix_bytes(product, weights) for product in products(plan))
         logits = padded(program.vocab_size, TILE_ROWS) * (MOST_LOGITS + MOST_TOGETHER)
-        # And each token's place and slice, and which logits are wanted.
-        steps = 4 * (plan.floats * ROOM + logits) + 24 * ROOM + 4 * MOST_LOGITS
+        # And each token's place and slice, which logits are wanted, and what chains count.
+        steps = 4 * (plan.floats * ROOM + logits) + 24 * ROOM + 4 * (MOST_LOGITS + COUNTERS)
         fixed = matrices + other_bytes(plan, weights) + steps
         return cls(program, options, kv_dtype, fixed)
 

@@ -6,13 +6,11 @@ which kernel of several that were made for more or fewer tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyopencl as cl
-from attrs import frozen
-
-from caldrix_opencl.context import Shape
+from attrs import evolve, frozen
 
 SEGMENT = 256
 """Positions that attention sums up by themselves."""
@@ -43,22 +41,88 @@ class Launch(Protocol):
         ...
 
 
+@frozen
+class ProductKernel:
+    """A kernel that computes a product for a number of tokens."""
+
+    kernel: cl.Kernel
+    tokens: int
+    items: tuple[int, int]
+    """Work-items that have all tiles of so many tokens."""
+    group: tuple[int, int, int]
+
+
 @frozen(eq=False)
 class ProductLaunch:
     """A matrix product."""
 
     kind: object
-    kernels: Mapping[int, cl.Kernel]
-    tiles: int
-    shape: Shape
+    kernels: Sequence[ProductKernel]
+    """For more and more tokens."""
+    norm: Launch | None = None
+    """What comes before it, unless it is of one token: then the kernel does it."""
 
     def enqueue(self, queue: cl.CommandQueue, extent: Extent) -> None:
         """With the smallest group of tokens that takes all, or several of the largest."""
-        sizes = self.shape.tokens
-        group = next((size for size in sizes if size >= extent.tokens), sizes[-1])
-        lanes, split = self.shape.lanes, self.shape.split
-        work = lanes * self.tiles, split, -(-extent.tokens // group)
-        cl.enqueue_nd_range_kernel(queue, self.kernels[group], work, (lanes, split, 1))
+        if self.norm and extent.tokens > 1:
+            self.norm.enqueue(queue, extent)
+        fitting = (each for each in self.kernels if each.tokens >= extent.tokens)
+        used = next(fitting, self.kernels[-1])
+        work = *used.items, -(-extent.tokens // used.tokens)
+        cl.enqueue_nd_range_kernel(queue, used.kernel, work, used.group)
+
+
+@frozen(eq=False)
+class ChainLaunch:
+    """Products one after another: of one token in one kernel, and of more in one each."""
+
+    kind: object
+    kernel: cl.Kernel
+    groups: int
+    """That run side by side."""
+    products: Sequence[ProductLaunch]
+
+    def enqueue(self, queue: cl.CommandQueue, extent: Extent) -> None:
+        """A group for each core, for one token."""
+        if extent.tokens == 1:
+            cl.enqueue_nd_range_kernel(queue, self.kernel, (self.groups,), (1,))
+            return
+        for product in self.products:
+            product.enqueue(queue, extent)
+
+
+@frozen(eq=False)
+class AttendedLaunch:
+    """Attention and the products that follow: of one token in one kernel, if it looks back little.
+
+    With many positions to look back at, there is more to divide than heads.
+    """
+
+    kind: object
+    kernel: cl.Kernel
+    groups: int
+    separately: Sequence[Launch]
+
+    def enqueue(self, queue: cl.CommandQueue, extent: Extent) -> None:
+        """A group for each core, for one token."""
+        if extent.tokens == 1 and extent.last_position < SEGMENT:
+            cl.enqueue_nd_range_kernel(queue, self.kernel, (self.groups,), (1,))
+            return
+        for launch in self.separately:
+            launch.enqueue(queue, extent)
+
+
+def separately(launch: Launch) -> Iterator[Launch]:
+    """The launches that do each by itself what one may do together."""
+    match launch:
+        case ChainLaunch(products=launches) | AttendedLaunch(separately=launches):
+            for each in launches:
+                yield from separately(each)
+        case ProductLaunch(norm=norm) if norm is not None:
+            yield norm
+            yield evolve(launch, norm=None)
+        case _:
+            yield launch
 
 
 @frozen(eq=False)

@@ -10,10 +10,11 @@ reads it.
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from caldrix.models.program import (
     Add,
@@ -65,6 +66,8 @@ class Product:
     """What is added to the result, if there is one part alone."""
     gate: Gate | None = None
     """What the result is for, if there are two parts: the first is the gate."""
+    norm: RmsNorm | None = None
+    """What makes the input, if it is for this product alone."""
 
     @property
     def x(self) -> Value:
@@ -121,7 +124,7 @@ def make_plan(program: Program, layout_of: Callable[[str], str]) -> Plan:
     """The plan of a Program; ``layout_of`` tells how the weight of a name is kept."""
     begin, *operations = program.operations
     assert isinstance(begin, Embed), f"a Program does not begin with {begin}"
-    items = list(_Fusing(operations, layout_of).items())
+    items = list(_with_norms(list(_Fusing(operations, layout_of).items())))
     cut = next((index for index, item in enumerate(items) if isinstance(item, Select)), None)
     assert cut is not None, "a Program selects the tokens whose logits are asked for"
     places, floats = _places(begin, items)
@@ -131,16 +134,26 @@ def make_plan(program: Program, layout_of: Callable[[str], str]) -> Plan:
 def results(item: Item) -> tuple[Value, ...]:
     """The values that an item writes, and that are written for the first time."""
     match item:
-        case Product(gate=Gate(out=out)) | Product(add=Add(out=out)) | Norm(add=Add(out=out)):
-            return (out,)
         case Product():
-            return tuple(part.out for part in item.parts)
+            return *_products(item), *((item.norm.out,) if item.norm else ())
+        case Norm(add=Add(out=out)):
+            return (out,)
         case Norm():
             return (item.operation.out,)
         case Turn():
             return () if item.ropes is None else (item.attend.q,)
         case _:
             return (item.out,)
+
+
+def _products(item: Product) -> tuple[Value, ...]:
+    match item:
+        case Product(gate=Gate(out=out)) | Product(add=Add(out=out)):
+            return (out,)
+        case _ if is_logits(item):
+            return ()
+        case _:
+            return tuple(part.out for part in item.parts)
 
 
 def residual(item: Product | Norm) -> Value | None:
@@ -156,10 +169,45 @@ def is_logits(item: Item) -> bool:
     return isinstance(item, Product) and isinstance(item.parts[0], Logits)
 
 
+def runs(items: Sequence[Item], most: int) -> Iterator[Sequence[Item]]:
+    """The items in order; those together that follow one another and may share a kernel.
+
+    That are up to ``most`` products of one layout, and the attention before them; none for 0.
+    """
+    run: list[Item] = []
+    for item in items:
+        if run and not _goes_on(run, item, most):
+            yield from _whole(run)
+            run = []
+        run.append(item)
+    yield from _whole(run)
+
+
+def _goes_on(run: Sequence[Item], item: Item, most: int) -> bool:
+    products = [each for each in run if isinstance(each, Product)]
+    match run[-1], item:
+        case Turn(), Attend():
+            return most > 0
+        case Attend(), Product():
+            return len(run) == 2
+        case Product() as before, Product():
+            return before.layout == item.layout and len(products) < most and not is_logits(item)
+        case _:
+            return False
+
+
+def _whole(run: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """The run, or its items if it is attention alone."""
+    if any(isinstance(item, Product) for item in run):
+        yield run
+    else:
+        yield from ([item] for item in run)
+
+
 def _reads(item: Item) -> tuple[Value, ...]:
     match item:
         case Product() | Norm():
-            own = item.x if isinstance(item, Product) else item.operation.x
+            own = item.operation.x if isinstance(item, Norm) else (item.norm or item).x
             other = residual(item)
             return (own,) if other is None else (own, other)
         case Turn():
@@ -276,6 +324,24 @@ class _Fusing:
                 return None
 
 
+def _with_norms(items: Sequence[Item]) -> Iterator[Item]:
+    """The items, but norms drawn into the product that follows and alone reads their result."""
+    readers = Counter(value for item in items for value in _reads(item))
+    following = [*items[1:], None]
+    drawn: RmsNorm | None = None
+    for item, after in zip(items, following, strict=True):
+        match item, after:
+            case Norm(operation, add=None), Product() if (
+                operation.groups == 1 and after.x == operation.out and readers[after.x] == 1
+            ):
+                drawn = operation
+            case Product(), _:
+                yield evolve(item, norm=drawn)
+                drawn = None
+            case _:
+                yield item
+
+
 def _angles(rope: Rope) -> tuple[tuple[float, ...], bool]:
     return rope.frequencies, rope.interleaved
 
@@ -310,8 +376,8 @@ def _places(begin: Embed, items: Sequence[Item]) -> tuple[Mapping[Value, Place],
 
     put([begin.out], [padded(begin.out.width, TILE_ROWS)])
     for index, item in enumerate(items):
-        if not is_logits(item):
-            put(results(item), [padded(value.width, TILE_ROWS) for value in results(item)])
+        if written := results(item):
+            put(written, [padded(value.width, TILE_ROWS) for value in written])
         for at, values in list(left.items()):
             values.difference_update([value for value in values if last_read[value] <= index])
             if not values:

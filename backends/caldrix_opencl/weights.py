@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
@@ -19,7 +20,7 @@ from caldrix_cpu.tiles.layouts import LAYOUTS, TILE_ROWS, QuantLayout, padded, t
 from caldrix_cpu.tiles.pack import pack_into, packed_bytes
 from caldrix_cpu.tiles.quantize import quantized
 from caldrix_cpu.weights import release_pages
-from caldrix_opencl.context import Context
+from caldrix_opencl.context import Context, Shape
 from caldrix_opencl.plan import Plan, Product
 
 _FLOATS = {"F32": "FLOAT32", "F16": "FLOAT16", "BF16": "BFLOAT16"}
@@ -46,7 +47,8 @@ class Matrix:
     tile_bytes: int
     columns: int
     runs: tuple[Run, ...]
-    """What lies in the buffer, one after the other; of a gated product the gate's tiles first."""
+    """What lies in the buffer, one after the other; of a gated product the tiles of the gate and
+    of what it is for in turn, so that a group which has one of each reads memory in one go."""
     first: int
     """The first tile of the results that it is for."""
     tiles: int
@@ -104,6 +106,15 @@ def matrix_bytes(product: Product, tensors: Mapping[str, Tensor]) -> int:
         packed_bytes(layout, part.out.width, tensors[part.weight].shape[-1])
         for part in product.parts
     )
+
+
+def prepared_bytes(shape: Shape, layout: str, columns: int, tokens: int) -> int:
+    """What a group makes of its tokens' columns first, as ``kernels/prepare.cl`` says."""
+    if not shape.is_vector:
+        return 0
+    if isinstance(LAYOUTS[layout], QuantLayout):
+        return tokens * columns // TILE_ROWS * 48
+    return 4 * padded(columns, TILE_ROWS) if tokens == 1 else 0
 
 
 def products(plan: Plan) -> list[Product]:
@@ -171,13 +182,20 @@ class WeightStore:
                 for run in matrix.runs:
                     yield run, _tiles_at_once(matrix), matrix.tile_bytes
 
+    def is_whole(self, product: Product) -> bool:
+        """Whether the device gave all of a product's tiles in one piece."""
+        return len(self._matrices[product]) == 1
+
     def matrices(self, product: Product) -> Sequence[Matrix]:
         """The tiles of a product: one matrix, if the device gives so much in one piece."""
         for matrix in self._matrices[product]:
             at = 0
-            for run in matrix.runs:
-                self._upload(product, matrix, run, at)
-                at += run.tiles * matrix.tile_bytes
+            for number, run in enumerate(matrix.runs):
+                if product.gate is None:
+                    self._upload(product, matrix, run, at, 1)
+                else:
+                    self._upload(product, matrix, run, number, 2)
+                at += run.tiles
         for part in product.parts:
             release_pages(self._tensors[part.weight].data)
         return self._matrices[product]
@@ -202,19 +220,29 @@ class WeightStore:
             first += tiles // together
         return matrices
 
-    def _upload(self, product: Product, matrix: Matrix, run: Run, at: int) -> None:
-        """Packs a run's tiles and puts them at ``at`` of its buffer, as many at once as may be."""
+    def _upload(self, product: Product, matrix: Matrix, run: Run, at: int, apart: int) -> None:
+        """Packs a run's tiles, and puts the first at tile ``at``, the others ``apart`` tiles on.
+
+        As many are packed at once as may be.
+        """
         layout, step = LAYOUTS[product.layout], _tiles_at_once(matrix)
         tensor = self._tensors[product.parts[run.part].weight].as_matrix()
+        size = matrix.tile_bytes
         for done in range(0, run.tiles, step):
             count = min(step, run.tiles - done)
             part = _rows_of_tiles(tensor, run.first + done, count)
             if isinstance(layout, QuantLayout) and part.format.name != layout.name:
                 part = quantized(part, layout.name)
-            packed = self._staging[: count * matrix.tile_bytes]
+            packed = self._staging[: count * size]
             pack_into(packed, part, layout)
-            to = at + done * matrix.tile_bytes
-            cl.enqueue_copy(self._context.queue, matrix.buffer, packed, dst_offset=to)
+            # A rectangle, whose lines are tiles. pyopencl's annotations have it by another name.
+            rectangle: dict[str, Any] = {
+                "buffer_origin": (at % apart * size, at // apart + done, 0),
+                "host_origin": (0, 0, 0),
+                "region": (size, count, 1),
+                "buffer_pitches": (apart * size, 0),
+            }
+            cl.enqueue_copy(self._context.queue, matrix.buffer, packed, **rectangle)
             self._progress.advance(1)
 
     def vector(self, name: str, offset: float = 0.0) -> cl.Buffer:

@@ -171,6 +171,11 @@ def measure(
                 1:
             ]
             seconds = [median(each) for each in zip(*runs, strict=True)]
+            if len(seconds) != len(works):
+                raise Refusal(
+                    f"{device.name} gives too little memory in one piece for a matrix of {model}; "
+                    "choose a smaller --model"
+                )
             kernels[sequences] = list(_by_kernel(works, seconds))
         subject = LaneSubject(device.name, executor)
         timings = [[case.run(subject) for case in cases] for _ in range(1 + rounds)][1:]

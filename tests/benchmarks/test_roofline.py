@@ -125,7 +125,7 @@ def test_kernels_are_timed_on_the_device_at_hand() -> None:
     text = console.export_text()
     assert "matmul Q8_0" in text
     assert "of the stated bandwidth" in text
-    assert "launches a token: 11, enqueued in " in text
+    assert "launches a token: 4, enqueued in " in text
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

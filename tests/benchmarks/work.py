@@ -3,7 +3,8 @@
 Counted are the bytes that have to pass between the device and its memory if caches are perfect:
 weights, keys and values once for each launch, and values as they are written and read. A multiply
 and an add are two operations; exponentials, and what turns a weight's bits into a number, are none.
-Attention that looks back far is made in segments that are merged: it is counted as one launch.
+Attention that looks back far is made in segments that are merged: it is counted as one launch. A
+norm that the plan has inside a product is a launch of its own, as it is on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from caldrix.models.program import Add, Attend, Gate, Part, Program, Rope, Select, inputs
+from caldrix.models.program import Add, Attend, Gate, Part, Program, RmsNorm, Rope, Select, inputs
 from caldrix_cpu.tiles.layouts import LAYOUTS, TILE_ROWS, padded, tiles_of
 from caldrix_opencl.plan import Item, Norm, Plan, Product, Turn, make_plan, residual
 
@@ -44,10 +45,10 @@ class Decoding:
 def works_of(
     program: Program, layouts: Mapping[str, str], step: Decoding
 ) -> tuple[Plan, list[Work]]:
-    """The plan of a Program, and what each of its items does in a step, in order."""
+    """The plan of a Program, and what each launch does in a step, in order."""
     plan = make_plan(program, layouts.__getitem__)
     counter = _Counter(program, step)
-    return plan, [counter.of(item) for item in (*plan.before, *plan.after)]
+    return plan, [work for item in (*plan.before, *plan.after) for work in counter.of(item)]
 
 
 class _Counter:
@@ -57,19 +58,21 @@ class _Counter:
         self._depth = step.depth
         self._kv_bytes = step.kv_bytes
 
-    def of(self, item: Item) -> Work:
-        """What a launch does. Raises ValueError for what only recurrent models have."""
+    def of(self, item: Item) -> list[Work]:
+        """What its launches do. Raises ValueError for what only recurrent models have."""
         match item:
+            case Product(norm=RmsNorm() as norm):
+                return [self._norm(Norm(norm)), self._product(item)]
             case Product():
-                return self._product(item)
+                return [self._product(item)]
             case Norm():
-                return self._norm(item)
+                return [self._norm(item)]
             case Turn():
-                return self._turn(item)
+                return [self._turn(item)]
             case Attend():
-                return self._attend(item)
+                return [self._attend(item)]
             case Rope() | Gate() | Add() | Part() | Select():
-                return self._columns(item)
+                return [self._columns(item)]
             case _:
                 raise ValueError(f"the work of {item} is not counted")
 

@@ -29,6 +29,8 @@ from tests.support.random_models import random_model, tokens
 REFERENCES = Path(__file__).parents[1] / "references" / "data" / "families.npz"
 PROMPT = np.array(tiny.PROMPT, np.int64)
 TOLERANCE = {"f32": 1e-5, "f16": 5e-3}
+ROUNDED = 5e-4
+"""With quants a CPU rounds what is multiplied to 16 bits, each sixteen columns by themselves."""
 
 LENGTHS = (300, 40, 21)
 """Of each row's sequence: the first is long enough for two segments of attention."""
@@ -63,7 +65,8 @@ def test_weights_in_fewer_bits_are_those_that_numpy_decodes(family: str, kind: s
     with numpy_executor(model.program, model.weights, options) as reference:
         expected = feed(reference, PROMPT.tolist())
     with on_host(model.program, model.weights) as executor:
-        assert_close(feed(executor, PROMPT.tolist()), expected, 2e-5)
+        logits = feed(executor, PROMPT.tolist())
+    assert_close(logits, expected, ROUNDED if kind.startswith("Q") else 2e-5)
 
 
 @cache
@@ -131,6 +134,9 @@ def test_a_step_again_gives_the_same_bits(family: str, shape: str) -> None:
         for _ in range(40):
             logits = executor.step([piece(0, 0, tiny.PROMPT, wanted=40)])
             np.testing.assert_array_equal(logits, expected)
+        for _ in range(5):
+            one_by_one = feed(executor, tiny.PROMPT, range(1, 40))
+            np.testing.assert_array_equal(one_by_one, expected)
 
 
 def piece(row: int, start: int, text: Sequence[int], wanted: int = 0) -> Slice:
@@ -241,7 +247,7 @@ def test_timing_launches_spoils_no_row_that_begins_anew(family: str) -> None:
         assert executor.enqueue_seconds() > 0
         assert [executor.resumable(row, 99) for row in (0, 1)] == [0, 21]
         each = executor.launch_seconds(2, 40, times=3)
-        assert len(each) == executor.launches_per_token
+        assert len(each) > executor.launches_per_token  # one token has several in one
         assert min(each) > 0
         assert [executor.resumable(row, 99) for row in (0, 1)] == [0, 0]
         for row in (0, 1):

@@ -83,8 +83,35 @@ def test_products(kind: str, shape: str) -> None:
         {"w": weight, "b": float_tensor(bias)},
         shape,
     )
-    expected = x.astype(np.float64) @ weight.to_float32().astype(np.float64).T + bias
-    assert_close(result, expected)
+    given = in_16_bits(x) if kind[0] == "Q" and shape == "cpu" else x.astype(np.float64)
+    assert_close(result, given @ weight.to_float32().astype(np.float64).T + bias)
+
+
+def in_16_bits(x: Array) -> Exact:
+    """As a CPU multiplies with quants: whole numbers of a scale that sixteen columns share."""
+    parts = x.reshape(len(x), -1, 16)
+    largest = np.abs(parts).max(axis=-1, keepdims=True)
+    whole = np.rint(parts * (np.float32(32767) / largest)).astype(np.float64)
+    rounded: Exact = (whole * (largest / np.float32(32767))).reshape(x.shape)
+    return rounded
+
+
+def test_columns_in_16_bits_lose_little_and_hide_nothing() -> None:
+    """Zeros, the smallest and the largest numbers go through a CPU's product with quants."""
+    weight = random_tensor((16, 32), "Q8_0", seed=1)
+    exact = weight.to_float32().astype(np.float64).T
+    x = random_values(TOKENS, 32)
+    x[0] = 0.0
+    x[1, ::5] *= 1e30
+    x[2, :16] = 1e-38
+    x[3, 7], x[4, 20] = np.nan, np.inf
+    result = result_of(lambda b, v: b.linear(v, "w", 16), x, {"w": weight}, "cpu")
+    assert not result[0].any()
+    assert not np.isfinite(result[[3, 4]]).any()
+    for token in (1, 2, *range(5, TOKENS)):
+        expected = x[token].astype(np.float64) @ exact
+        scale = np.abs(x[token]).max() * np.abs(exact).sum(axis=0)
+        assert (np.abs(result[token] - expected) < 2**-16 * scale).all()
 
 
 @shapes

@@ -3,6 +3,7 @@
 #define SILU 0
 #define GELU_TANH 1
 #define SIGMOID 2
+#define UNGATED -1
 
 #ifndef TYPE
 #define TYPE lanes

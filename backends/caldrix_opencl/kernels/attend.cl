@@ -100,10 +100,12 @@ static inline void read_query(
     int heads, int kv_heads, int head_dim, int positions, int window, float scale,                 \
     __global const int2 *places, __global float *records, int segments
 
-// What both kernels begin with; ``token`` and ``head`` are there.
-#define PREPARE                                                                                    \
+#define OWN_MEMORY                                                                                 \
     __local float queries[HEADS][DIM], shareds[HEADS][TILE];                                       \
-    __local float *query = queries[get_local_id(1)], *shared = shareds[get_local_id(1)];           \
+    __local float *query = queries[get_local_id(1)], *shared = shareds[get_local_id(1)];
+
+// What both begin with; ``token`` and ``head`` are there.
+#define PREPARE_QUERY                                                                              \
     const int position = places[token].x;                                                          \
     const int seen = window > 0 ? max(position + 1 - window, 0) : 0;                               \
     const int kv_head = head / (heads / kv_heads);                                                 \
@@ -111,11 +113,10 @@ static inline void read_query(
     __global const kept *keys = cached_keys + cached, *vals = cached_values + cached;              \
     read_query(query, values + q_at + token * q_stride + (size_t)head * head_dim, head_dim, scale);
 
-__kernel void attend(ATTENDING)
+static inline void attend_head(
+    int head, size_t token, __local float *query, __local float *shared, ATTENDING)
 {
-    const int head = get_global_id(1);
-    const size_t token = get_global_id(2);
-    PREPARE
+    PREPARE_QUERY
     Attended all, one;
     begin(&all);
     for (int from = seen / SEGMENT * SEGMENT; from <= position; from += SEGMENT) {
@@ -126,13 +127,22 @@ __kernel void attend(ATTENDING)
     write_result(&all, values + out_at + token * out_stride + (size_t)head * head_dim, head_dim);
 }
 
+__kernel void attend(ATTENDING)
+{
+    OWN_MEMORY
+    attend_head(get_global_id(1), get_global_id(2), query, shared,
+                values, q_at, q_stride, out_at, out_stride, cached_keys, cached_values,
+                heads, kv_heads, head_dim, positions, window, scale, places, records, segments);
+}
+
 // Of a few tokens: a group for each segment, of which those past a token's position do nothing.
 __kernel void attend_segment(ATTENDING)
 {
     const int head = get_global_id(1);
     const size_t token = get_global_id(2);
     const int segment = get_group_id(0), from = segment * SEGMENT;
-    PREPARE
+    OWN_MEMORY
+    PREPARE_QUERY
     if (from > position || from + SEGMENT <= seen)
         return;
     Attended one;

@@ -71,7 +71,19 @@ static inline lanes only_from_to(lanes v, int first, int last, float other)
     return select((float16)(other), v, at >= first && at <= last);
 }
 
+// A processor reads ahead by itself, but stops at the end of each page.
+#define AHEAD 1024
+
+static inline void read_ahead(__global const uint *p)
+{
+#ifdef __clang__
+    __builtin_prefetch((const void *)((ulong)p + AHEAD));
+#endif
+}
+
 #else
+
+#define read_ahead(p)
 
 typedef float lanes;
 typedef uint words;

@@ -1,117 +1,138 @@
-// The product of TOKENS tokens with tiles of weights: a work-group has one tile.
+// The product of TOKENS tokens with tiles of weights.
 //
-// The columns of a tile are cut into blocks of 32. Work-items of one SPLIT of the blocks add them
-// up in their order, in two chains, and the splits are added in theirs. So the order is the same
-// for any number of tokens.
+// On a CPU a work-group has ``each`` tiles. On a GPU it has the splits of one tile side by side, or,
+// of MANY tokens, whole tiles side by side, whose splits are computed in turn: then all of a wave
+// read the same columns of the same tokens, which costs it no more than one of them.
 //
 // ``residual_at`` is negative where nothing is added; ``bias`` may be null. With GATED there are
-// twice as many tiles: the first go through the ACTIVATION, and the others are multiplied by that.
+// twice as many tiles, in pairs: the first of each goes through the ACTIVATION, and the other is
+// multiplied by that; biases are those of all first ones, then of all others.
 
-#define TAKE(t, w0, w1, w2, w3, x)                                                                 \
-    even[t] = fma(w0, (lanes)(x.s0), even[t]);                                                     \
-    odd[t] = fma(w1, (lanes)(x.s1), odd[t]);                                                       \
-    even[t] = fma(w2, (lanes)(x.s2), even[t]);                                                     \
-    odd[t] = fma(w3, (lanes)(x.s3), odd[t]);
+#define EACH_TOKEN _Pragma("unroll") for (int t = 0; t < TOKENS; t++)
 
-// What a split adds up of a tile's rows, for all tokens.
-static inline void multiply(
-    __global const uchar *tile, int columns, __global const float *x, int x_stride, lanes *sums)
+typedef struct {
+    lanes sums[TOKENS];
+#if GATED
+    lanes ups[TOKENS];
+#endif
+} Products;
+
+static inline void multiply_tile(
+    Products *p, __global const uchar *weights, ulong tile_bytes, int columns, int tile,
+    INPUT *x, int stride, int split)
 {
-    const int split = get_local_id(1);
-    const int blocks = (columns + BLOCK - 1) / BLOCK;
-    lanes even[TOKENS], odd[TOKENS];
-    for (int t = 0; t < TOKENS; t++)
-        even[t] = odd[t] = (lanes)(0.0f);
-    for (int block = split; block < blocks; block += SPLIT) {
-        __global const float *column = x + block * BLOCK;
-#if FORMAT == QUANTS
-        __global const uint *quants = quants_of(tile, columns, block);
-        for (int group = 0; group < BLOCK / GROUP; group++) {
-            const Scales s = scales_of(tile, columns, block, group);
-#pragma unroll
-            for (int r = 0; r < GROUP / 4; r++) {
-                const int run = group * (GROUP / 4) + r;
-                const words word = run_of(quants, run);
-                const lanes w0 = WEIGHT(word, 0, s), w1 = WEIGHT(word, 1, s);
-                const lanes w2 = WEIGHT(word, 2, s), w3 = WEIGHT(word, 3, s);
-                for (int t = 0; t < TOKENS; t++) {
-                    const float4 four = vload4(run, column + (size_t)t * x_stride);
-                    TAKE(t, w0, w1, w2, w3, four)
-                }
-            }
-        }
-#else
-        const int left = min(columns - block * BLOCK, BLOCK);
-        for (int run = 0; run < left / 4; run++) {
-            const int k = block * BLOCK + 4 * run;
-            const lanes w0 = WEIGHT(tile, k, 0), w1 = WEIGHT(tile, k, 1);
-            const lanes w2 = WEIGHT(tile, k, 2), w3 = WEIGHT(tile, k, 3);
-            for (int t = 0; t < TOKENS; t++) {
-                const float4 four = vload4(run, column + (size_t)t * x_stride);
-                TAKE(t, w0, w1, w2, w3, four)
-            }
-        }
-        // What follows a value's last column may be anything, so it is not read.
-        for (int last = left / 4 * 4; last < left; last++) {
-            const int k = block * BLOCK + left / 4 * 4;
-            const lanes w0 = WEIGHT(tile, k, 0), w1 = WEIGHT(tile, k, 1), w2 = WEIGHT(tile, k, 2);
-            const lanes w = last % 4 == 0 ? w0 : last % 4 == 1 ? w1 : w2;
-            for (int t = 0; t < TOKENS; t++)
-                even[t] = fma(w, (lanes)(column[(size_t)t * x_stride + last]), even[t]);
-        }
+    __global const uchar *at = weights + tile * tile_bytes * (1 + GATED);
+    multiply(at, columns, x, stride, split, p->sums);
+#if GATED
+    multiply(at + tile_bytes, columns, x, stride, split, p->ups);
+#endif
+}
+
+static inline void add_products(Products *p, const Products *other)
+{
+    EACH_TOKEN
+    {
+        p->sums[t] += other->sums[t];
+#if GATED
+        p->ups[t] += other->ups[t];
 #endif
     }
-    for (int t = 0; t < TOKENS; t++)
-        sums[t] = even[t] + odd[t];
+}
+
+// ``residual`` may be null as well.
+static inline void write_results(
+    Products *p, int tile, int tiles, __global const float *bias,
+    __global const float *residual, int residual_stride, __global float *out, int out_stride)
+{
+    EACH_TOKEN
+    {
+        lanes result = p->sums[t];
+        if (bias)
+            result += load_floats(bias + tile * TILE);
+#if GATED
+        lanes up = p->ups[t];
+        if (bias)
+            up += load_floats(bias + (tile + tiles) * TILE);
+        result = activated(result, ACTIVATION) * up;
+#endif
+        if (residual)
+            result += load_floats(residual + (size_t)t * residual_stride + tile * TILE);
+        store_floats(result, out + (size_t)t * out_stride + tile * TILE);
+    }
 }
 
 __kernel void matmul(
-    __global const uchar *weights, ulong tile_bytes, int columns, int tiles,
+    __global const uchar *weights, ulong tile_bytes, int columns, int tiles, int each,
     __global const float *values, ulong x_at, int x_stride,
     __global float *out, ulong out_at, int out_stride,
-    __global const float *bias, long residual_at, int residual_stride)
-{
-    const int tile = get_global_id(0) / LANES;
-    const size_t token = (size_t)get_global_id(2) * TOKENS;
-    __global const float *x = values + x_at + token * x_stride;
-    lanes sums[TOKENS];
-    multiply(weights + tile * tile_bytes, columns, x, x_stride, sums);
-#if GATED
-    lanes ups[TOKENS];
-    multiply(weights + (tile + tiles) * tile_bytes, columns, x, x_stride, ups);
+    __global const float *bias, long residual_at, int residual_stride
+#if PREPARED
+    , __local prepared *own, __global const float *norm, float eps
 #endif
-#if SPLIT > 1
-    const int split = get_local_id(1);
-    __local float partial[1 + GATED][TOKENS][SPLIT][TILE];
-    for (int t = 0; t < TOKENS; t++) {
-        partial[0][t][split][LANE] = sums[t];
+    )
+{
+    // A group has one place in this direction, which a compiler takes no item's number for.
+    const size_t token = (size_t)get_group_id(2) * TOKENS;
+    __global const float *given = values + x_at + token * x_stride;
+    __global const float *residual =
+        residual_at < 0 ? 0 : values + residual_at + token * residual_stride;
+    __global float *results = out + out_at + token * out_stride;
+    Products products;
+
+#if VECTOR == TILE
+    const int first = get_group_id(0) * each, last = min(first + each, tiles);
+#if PREPARED
+    const int stride = PREPARED_SIZE(columns);
+    for (int t = 0; t < TOKENS; t++)
+        prepare(given + (size_t)t * x_stride, columns, norm, eps, own + t * stride);
+    INPUT *x = own;
+#else
+    const int stride = x_stride;
+    INPUT *x = given;
+#endif
+    for (int tile = first; tile < last; tile++) {
+        multiply_tile(&products, weights, tile_bytes, columns, tile, x, stride, 0);
+        write_results(
+            &products, tile, tiles, bias, residual, residual_stride, results, out_stride);
+    }
+
+#elif MANY
+    const int tile = get_global_id(0) / TILE;
+    if (tile >= tiles)
+        return;
+    Products part;
+    multiply_tile(&products, weights, tile_bytes, columns, tile, given, x_stride, 0);
+    for (int split = 1; split < SPLIT; split++) {
+        multiply_tile(&part, weights, tile_bytes, columns, tile, given, x_stride, split);
+        add_products(&products, &part);
+    }
+    write_results(&products, tile, tiles, bias, residual, residual_stride, results, out_stride);
+
+#else
+    __local float shared[1 + GATED][TOKENS][SPLIT][TILE];
+    const int tile = get_group_id(0), split = get_local_id(1);
+    multiply_tile(&products, weights, tile_bytes, columns, tile, given, x_stride, split);
+    EACH_TOKEN
+    {
+        shared[0][t][split][LANE] = products.sums[t];
 #if GATED
-        partial[1][t][split][LANE] = ups[t];
+        shared[1][t][split][LANE] = products.ups[t];
 #endif
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (split > 0)
         return;
-    for (int t = 0; t < TOKENS; t++)
-        for (int other = 1; other < SPLIT; other++) {
-            sums[t] += partial[0][t][other][LANE];
+    for (int other = 1; other < SPLIT; other++) {
+        Products part;
+        EACH_TOKEN
+        {
+            part.sums[t] = shared[0][t][other][LANE];
 #if GATED
-            ups[t] += partial[1][t][other][LANE];
+            part.ups[t] = shared[1][t][other][LANE];
 #endif
         }
-#endif
-    for (int t = 0; t < TOKENS; t++) {
-        lanes result = sums[t];
-        if (bias)
-            result += load_floats(bias + tile * TILE);
-#if GATED
-        if (bias)
-            ups[t] += load_floats(bias + (tile + tiles) * TILE);
-        result = activated(result, ACTIVATION) * ups[t];
-#endif
-        if (residual_at >= 0)
-            result +=
-                load_floats(values + residual_at + (token + t) * residual_stride + tile * TILE);
-        store_floats(result, out + out_at + (token + t) * out_stride + tile * TILE);
+        add_products(&products, &part);
     }
+    write_results(&products, tile, tiles, bias, residual, residual_stride, results, out_stride);
+#endif
 }

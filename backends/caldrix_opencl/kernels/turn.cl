@@ -4,17 +4,17 @@
 // Sixteen lanes have a head of a token: those of queries come first, then those of keys, then those
 // of values. Norms may be null, and pairs none.
 
-__kernel void turn(
-    __global float *values, ulong q_at, int q_stride, ulong k_at, int k_stride,
-    ulong v_at, int v_stride, ulong out_at, int out_stride,
-    __global const float *q_norm, __global const float *k_norm, float eps,
-    __global const float *cosines, __global const float *sines, int pairs, int interleaved,
-    __global kept *cached_keys, __global kept *cached_values,
-    int heads, int kv_heads, int head_dim, int positions, __global const int2 *places)
+#define TURNING                                                                                    \
+    __global float *values, ulong q_at, int q_stride, ulong k_at, int k_stride,                    \
+    ulong v_at, int v_stride, ulong out_at, int out_stride,                                        \
+    __global const float *q_norm, __global const float *k_norm, float eps,                         \
+    __global const float *cosines, __global const float *sines, int pairs, int interleaved,        \
+    __global kept *cached_keys, __global kept *cached_values,                                      \
+    int heads, int kv_heads, int head_dim, int positions, __global const int2 *places
+
+static inline void turn_head(
+    int index, size_t token, __local float *shared, __local float *column, TURNING)
 {
-    __local float shared[TILE], column[DIM];
-    const size_t token = get_global_id(2);
-    const int index = get_global_id(1);
     const bool is_query = index < heads, is_value = index >= heads + kv_heads;
     const int head = is_query ? index : (index - heads) % kv_heads;
     __global const float *x =
@@ -65,4 +65,13 @@ __kernel void turn(
             keep(v, at + (size_t)(place / TILE) * (DIM * TILE) + d * TILE + place % TILE,
                  cached_keys);
     }
+}
+
+__kernel void turn(TURNING)
+{
+    __local float shared[TILE], column[DIM];
+    turn_head(get_global_id(1), get_global_id(2), shared, column,
+              values, q_at, q_stride, k_at, k_stride, v_at, v_stride, out_at, out_stride,
+              q_norm, k_norm, eps, cosines, sines, pairs, interleaved, cached_keys, cached_values,
+              heads, kv_heads, head_dim, positions, places);
 }
