@@ -144,7 +144,7 @@ def _builds(kind: str) -> Iterator[Build]:
         asked.append(Build(tuple(sources), tuple({**shape, **given}.items())))
         return program(self, sources, given)
 
-    options = LaneOptions(context=512, rows=1, kv_dtype="f16")
+    options = LaneOptions(context=512, rows=2, kv_dtype="f16", picks=True)
     for family in _FAMILIES:
         model = random_model(family, kind)
         with (
