@@ -49,6 +49,9 @@ class Shape:
     """Tiles that a work-group has then."""
     products: int = 0
     """The most that one kernel computes one after another, of one token."""
+    patience: int = 0
+    """How often a work-group of such a kernel looks whether
+    others are done, where their parts are small, before it leaves all the rest to them."""
 
     @property
     def lanes(self) -> int:
@@ -61,7 +64,16 @@ class Shape:
         return self.vector == TILE
 
 
-CPU = Shape(vector=16, split=1, heads=1, parts=1, columns=64, tokens=(1, 2, 4, 8), products=4)
+CPU = Shape(
+    vector=16,
+    split=1,
+    heads=1,
+    parts=1,
+    columns=64,
+    tokens=(1, 2, 4, 8),
+    products=4,
+    patience=20_000,
+)
 """Sums of 8 tokens, in two chains each, are half the registers of a CPU with 512 bits."""
 GPU = Shape(
     vector=1,

@@ -152,7 +152,14 @@ class Products:
             )  # fmt: skip
         program = self._builder.program(
             ["lanes", "cache", "turn", "attend", *_MULTIPLYING, "chain"],
-            {"TOKENS": 1, "HEADS": 1, "SEGMENT": SEGMENT, **definitions_of(layout), **kept},
+            {
+                "TOKENS": 1,
+                "HEADS": 1,
+                "SEGMENT": SEGMENT,
+                "PATIENCE": f"{self._shape.patience}ul",
+                **definitions_of(layout),
+                **kept,
+            },
         )
         missing = CPU.products - len(run)
         return kernel_of(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,6 +138,22 @@ def test_a_step_again_gives_the_same_bits(family: str, shape: str) -> None:
         for _ in range(5):
             one_by_one = feed(executor, tiny.PROMPT, range(1, 40))
             np.testing.assert_array_equal(one_by_one, expected)
+
+
+@pytest.mark.parametrize("kind", ["BF16", "Q8_0"])
+def test_groups_that_leave_a_chain_at_once_change_no_bit(kind: str) -> None:
+    """As where a core is taken away in the middle of a part: whoever is left does the rest."""
+    device = require_device()
+    from caldrix_opencl.compiled import opencl_executor
+    from caldrix_opencl.context import CPU
+
+    model, text = random_model("llama", kind), SEQUENCES[1]
+    options = LaneOptions(context=CONTEXT, rows=3, kv_dtype="f16")
+    hasty = evolve(CPU, patience=0)
+    with opencl_executor(model.program, model.weights, options, device, hasty) as executor:
+        for _ in range(5):
+            logits = feed(executor, text, range(1, len(text)))
+            np.testing.assert_array_equal(logits, alone("llama", kind, "cpu")[1])
 
 
 def piece(row: int, start: int, text: Sequence[int], wanted: int = 0) -> Slice:

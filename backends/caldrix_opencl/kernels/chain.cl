@@ -36,15 +36,12 @@ typedef struct {
         goes_on = compute(&p, values, own, counters + 2 * n);                                      \
     }
 
-// Looks at a counter, some nanoseconds each, that any part takes less than.
-#define SHORT_WAIT 20000
-
 // Whether all of an operation came to be done, of which this group did some, before it had waited
-// for long.
-static inline bool is_done(volatile __global int *done, int own, int all, int patience)
+// for long: PATIENCE is how often it looks, some nanoseconds each, where parts are small.
+static inline bool is_done(volatile __global int *done, int own, int all, ulong patience)
 {
     if (atomic_add(done, own) + own < all)
-        for (int looks = 0; *done < all; looks++)
+        for (ulong looks = 0; *done < all; looks++)
             if (looks == patience)
                 return false;
     // What the others wrote is there to be read after this.
@@ -101,9 +98,9 @@ static inline bool compute(
             compute_tile(p, tile, values, own);
         computed += last - first;
     } while (last < p->tiles);
-    // A look for each 16 bytes is several times as long as reading them takes.
+    // As often again for each 256 KiB of a part, which takes several times as long as reading them.
     const ulong bytes = tiles_of_short_run(p->tiles) * p->tile_bytes;
-    return is_done(counters + 1, computed, p->tiles, SHORT_WAIT + min(bytes / 16, (ulong)INT_MAX / 2));
+    return is_done(counters + 1, computed, p->tiles, PATIENCE * (1 + (bytes >> 18)));
 }
 
 __kernel void chain(
@@ -122,14 +119,14 @@ __kernel void chain(
         turn_head(index, 0, shared, column, values, q_at, 0, k_at, 0, v_at, 0, turned_at, 0,
                   q_norm, k_norm, eps, cosines, sines, pairs, interleaved,
                   cached_keys, cached_values, heads, kv_heads, head_dim, positions, places);
-    bool goes_on = is_done(turns + 1, done, heads + 2 * kv_heads, SHORT_WAIT);
+    bool goes_on = is_done(turns + 1, done, heads + 2 * kv_heads, PATIENCE);
     if (goes_on) {
         done = 0;
         for (int head; (head = atomic_inc(attends)) < heads; done++)
             attend_head(head, 0, column, shared, values, turned_at, 0, attended_at, 0,
                         cached_keys, cached_values, heads, kv_heads, head_dim, positions, window,
                         scale, places, 0, 0);
-        goes_on = is_done(attends + 1, done, heads, SHORT_WAIT);
+        goes_on = is_done(attends + 1, done, heads, PATIENCE);
     }
     COMPUTE(0)
     COMPUTE(1)
