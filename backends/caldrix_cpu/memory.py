@@ -79,8 +79,7 @@ def require_memory(
     """Raises LaneUnavailable if weights and full KV caches are more than is available.
 
     That is ContextUnavailable where a shorter context fits. What ``options`` reserve for others is
-    not available. ``remedy`` is what to do about weights
-    that are too large.
+    not available. ``remedy`` is what to do about weights that are too large.
     """
     if available is None:
         return

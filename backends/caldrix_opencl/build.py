@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pyopencl as cl
+import structlog
 from pyopencl.characterize import has_src_build_cache
 
 from caldrix.models.lane import LaneUnavailable
@@ -31,6 +32,8 @@ ACTIVATIONS: Mapping[Activation, int] = {
     Activation.SIGMOID: 2,
 }
 """As ``kernels/activations.cl`` numbers them."""
+
+_log = structlog.get_logger(__name__)
 
 _KERNELS = files("caldrix_opencl") / "kernels"
 _NO_CACHE: Any = False
@@ -77,8 +80,12 @@ class Builder:
             return taken
         built = self._built_from(text, sources, options)
         binaries: Any = built.get_info(cl.program_info.BINARIES)
-        # Of the one device that the context has.
-        write_object(path, sources[-1], binaries[0])
+        try:
+            # Of the one device that the context has.
+            write_object(path, sources[-1], binaries[0])
+        except OSError:
+            # The next start builds it again.
+            _log.warning("kernels_not_kept", path=str(path), exc_info=True)
         return built
 
     def _taken(self, path: Path, options: Sequence[str]) -> cl.Program | None:
@@ -109,12 +116,12 @@ class Builder:
         self, sources: Sequence[str], options: Sequence[str], text: str, error: Exception
     ) -> LaneUnavailable:
         told = f"{self._context.device}\n{' '.join(options)}\n\n{error}\n\n{text}"
-        if self._directory is None:
-            where = f"its log cannot be kept, as {cache_root()} cannot be written"
-        else:
+        where = f"its log cannot be kept, as {cache_root()} cannot be written"
+        if self._directory is not None:
             path = self._directory / f"failed-{self._digest(told)}.log"
-            path.write_text(told)
-            where = f"its log is {path}"
+            with suppress(OSError):
+                path.write_text(told)
+                where = f"its log is {path}"
         return LaneUnavailable(
             f"the driver of {self._context.device.name} does not build the kernels of "
             f"{sources[-1]}.cl; {where}; try a newer driver, or --backend cpu"

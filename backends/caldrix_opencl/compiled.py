@@ -56,6 +56,7 @@ def opencl_executor(
         with starting(device), _naming_what_fits(footprint, context):
             executor = _assembled(program, weights, options, plan, footprint, context)
             executor.make_ready()
+            context.promise(options.snapshots * executor.row_bytes)
         try:
             yield executor
         finally:

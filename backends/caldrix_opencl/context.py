@@ -23,8 +23,6 @@ TILE = 16
 """Lanes of a kernel; see ``kernels/lanes.cl``."""
 MOST_TILES = 32
 """Of a work-group."""
-MOST_TOGETHER = 32
-"""The most tokens that a work-item of any device computes a product for."""
 
 
 @frozen
@@ -50,8 +48,8 @@ class Shape:
     products: int = 0
     """The most that one kernel computes one after another, of one token."""
     patience: int = 0
-    """How often a work-group of such a kernel looks whether
-    others are done, where their parts are small, before it leaves all the rest to them."""
+    """How often a work-group of such a kernel looks whether others are done, where their parts are
+    small, before it leaves all the rest to them."""
 
     @property
     def lanes(self) -> int:
@@ -85,19 +83,23 @@ GPU = Shape(
     many=16,
     tiles=4,
 )
-"""128 work-items a tile, 64 a group of heads or of tiles and 256 a norm: whole waves, of 32 or of
-64. In a prefill weights are read once for 16 tokens, whose sums are all in registers."""
+"""128 work-items a tile, at most 64 a group of heads or of tiles and 256 a norm: whole waves, of 32
+or of 64. In a prefill weights are read once for 16 tokens, whose sums are all in registers."""
+MOST_TOGETHER = max(*CPU.tokens, *GPU.tokens)
+"""The most tokens that a work-item of any device computes a product for."""
 
 
 def shape_for(device: Device) -> Shape:
     """How work is divided on a device: a GPU whose work-groups are smaller has fewer together."""
     if not device.is_gpu:
         return CPU
-    most = max(1, device.handle.max_work_group_size // TILE)
+    most = max(1, device.group_size // TILE)
+    # A group that is one wave needs no barriers, of which attention has several for each tile.
+    heads = device.wave // TILE or GPU.heads
     return evolve(
         GPU,
         split=min(GPU.split, most),
-        heads=min(GPU.heads, most),
+        heads=min(GPU.heads, heads, most),
         parts=min(GPU.parts, most),
         tiles=min(GPU.tiles, most),
     )
@@ -117,7 +119,9 @@ _FULL = (
 """How a driver says that there is no more memory, where it was just asked for some."""
 
 _taken: Counter[Any] = Counter()
-"""Bytes that contexts of this process took, by pyopencl's device: none tells what it has left."""
+"""Bytes that contexts of this process took or were promised, by pyopencl's device.
+
+None tells what it has left."""
 
 
 def is_full(error: cl.Error) -> bool:
@@ -154,7 +158,7 @@ class Context:
         """Whether the device has failed: nothing on it is waited for any more."""
         self._buffers: list[Any] = []
         self.taken = 0
-        """Bytes that were allocated."""
+        """Bytes that were allocated or promised."""
 
     @property
     def local_bytes(self) -> int:
@@ -194,9 +198,16 @@ class Context:
                 raise DeviceFull(self.device, self.taken, error) from error
             raise
         self._buffers.append(buffer)
+        self._count(size)
+        return buffer
+
+    def promise(self, size: int) -> None:
+        """Has others leave so much, which is to be had by `allocate_more`."""
+        self._count(size)
+
+    def _count(self, size: int) -> None:
         self.taken += size
         _taken[self.device.handle] += size
-        return buffer
 
     def allocate_more(self, size: int) -> cl.Buffer:
         """Memory for as long as somebody has it. Raises LaneError where there is no more."""

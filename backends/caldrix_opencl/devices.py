@@ -7,15 +7,19 @@ the permission to use the device.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import structlog
 from attrs import field, frozen
 
 from caldrix.models.lane import LaneUnavailable
 from caldrix.weights.cache import cache_root
+
+_log = structlog.get_logger(__name__)
 
 _AMD = ("AMD", "Advanced Micro Devices")
 _POCL_CACHE = "POCL_CACHE_DIR"
@@ -95,33 +99,43 @@ def is_installed() -> bool:
 def devices() -> Sequence[Device]:
     """All devices of all platforms; none where no platform is installed.
 
-    Needs pyopencl (see `is_installed`).
+    One that does not even say what it is is passed over, and logged. Needs pyopencl (see
+    `is_installed`). Raises LaneUnavailable where that does not load.
     """
-    import pyopencl
-
+    try:
+        import pyopencl
+    except (ImportError, OSError) as error:
+        raise LaneUnavailable(
+            f"pyopencl does not load ({error}); pip install --force-reinstall pyopencl"
+        ) from error
     # What PoCL compiles belongs to the models' cache; it looks at this when it is first loaded.
     os.environ.setdefault(_POCL_CACHE, str(cache_root() / "pocl"))
-    try:
-        platforms = pyopencl.get_platforms()
-    except pyopencl.LogicError:
-        # The loader's way of saying that it knows no platform.
-        return ()
-    return [
-        _described(platform.name, device)
-        for platform in platforms
-        for device in _devices_of(platform)
-    ]
+    none_found = pyopencl.status_code.PLATFORM_NOT_FOUND_KHR
+    with _passing_over("OpenCL", none_found):
+        return [each for platform in pyopencl.get_platforms() for each in _devices_of(platform)]
+    return ()
 
 
-def _devices_of(platform: Any) -> Sequence[Any]:
+def _devices_of(platform: Any) -> Iterator[Device]:
+    import pyopencl
+
+    with _passing_over(platform.name, pyopencl.status_code.DEVICE_NOT_FOUND):
+        for device in platform.get_devices():
+            with _passing_over(platform.name):
+                yield _described(platform.name, device)
+
+
+@contextmanager
+def _passing_over(whose: str, none_found: int | None = None) -> Iterator[None]:
+    """Goes on after an error of a driver; one that says that there is nothing is none."""
     import pyopencl
 
     try:
-        found: Sequence[Any] = platform.get_devices()
-    except pyopencl.RuntimeError:
-        # A platform whose driver finds none says so by this error.
-        return ()
-    return found
+        yield
+    except pyopencl.Error as error:
+        (record,) = error.args
+        if not (hasattr(record, "code") and record.code() == none_found):
+            _log.warning("opencl_driver_failed", platform=whose, error=str(error))
 
 
 def _described(platform: str, device: Any) -> Device:

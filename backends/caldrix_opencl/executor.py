@@ -77,9 +77,9 @@ class OpenClExecutor:
         self._embeddings_at = 4 * place.at(buffers.tokens)
         self._places = np.zeros((MOST_TOKENS, 2), np.int32)
         self._slices = np.zeros((MOST_TOKENS, 4), np.int32)
-        self._copies: list[cl.Event] = []
-        """Of a step: an event that is let go of waits for its copy, and the queue's work before."""
         self._logits = np.empty((1, buffers.logits_stride), np.float32)
+        self._copies: list[cl.Event] = []
+        """Of what is on its way to the device."""
 
     @property
     def launches_per_token(self) -> int:
@@ -223,11 +223,19 @@ class OpenClExecutor:
         """A failure of the device is the end: what is on it can no longer be relied on."""
         try:
             yield
-        except cl.MemoryError as error:
-            raise LaneError(f"the device's memory is full ({error})") from error
         except cl.Error as error:
+            if isinstance(error, cl.MemoryError) and self._still_answers():
+                raise LaneError(f"the device's memory is full ({error})") from error
             self._left = self._context.lost = True
             raise LaneLost(f"the device failed ({error}); start the server again") from error
+
+    def _still_answers(self) -> bool:
+        """Whether the device does anything: lost ones, too, are said to be out of resources."""
+        try:
+            cl.enqueue_copy(self._queue, np.empty(1, np.float32), self._buffers.logits)
+        except cl.Error:
+            return False
+        return True
 
     def _check_present(self) -> None:
         if self._left:
@@ -253,14 +261,16 @@ class OpenClExecutor:
     def _compute(self, run: Run, logits: Float32) -> int:
         """Computes a run; returns how many of its tokens have their logits in ``logits`` now."""
         last_position = self._put_tokens(run)
+        wanted, draws = _wanted_of(run)
+        self._put(self._buffers.wanted, wanted[:MOST_LOGITS])
         extent = Extent(run.tokens, len(run.slices), last_position)
         for launch in self._before:
             launch.enqueue(self._queue, extent)
-        wanted, draws = _wanted_of(run)
         read = len(wanted) - len(draws)
         for first in range(0, len(wanted), MOST_LOGITS):
             chunk = wanted[first : first + MOST_LOGITS]
-            self._put(self._buffers.wanted, chunk)
+            if first:
+                self._put(self._buffers.wanted, chunk)
             for launch in self._after:
                 launch.enqueue(self._queue, Extent(len(chunk)))
             out = logits[first : min(first + len(chunk), read)]
@@ -273,6 +283,13 @@ class OpenClExecutor:
         self._queue.finish()
         self._copies.clear()
         return read
+
+    def _put(self, buffer: cl.Buffer, values: npt.NDArray[Any], at: int = 0) -> None:
+        """Begins to copy values, which stay as they are until the queue is finished."""
+        if values.size:
+            copy = cl.enqueue_copy(self._queue, buffer, values, dst_offset=at, is_blocking=False)
+            # An event that is dropped before waits for its copy, and all threads with it.
+            self._copies.append(copy)
 
     def _put_tokens(self, run: Run) -> int:
         """Embeddings, positions and rows of a run's tokens; returns the last position of any."""
@@ -294,13 +311,6 @@ class OpenClExecutor:
             self._put(self._buffers.slices, self._slices[: len(run.slices)])
         self._put(self._buffers.arena, self._embeddings[:count], self._embeddings_at)
         return last_position
-
-    def _put(self, buffer: cl.Buffer, values: npt.NDArray[Any], at: int = 0) -> None:
-        """Copies values to the device in the order of its other work, without waiting for it."""
-        copied = cl.enqueue_copy(
-            self._queue, buffer, values, dst_offset=at, is_blocking=False
-        )  # fmt: skip
-        self._copies.append(copied)
 
 
 def _wanted_of(run: Run) -> tuple[npt.NDArray[np.int32], list[Draw]]:

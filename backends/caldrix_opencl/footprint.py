@@ -93,7 +93,7 @@ class Footprint:
         """Raises LaneUnavailable if it is more than a device has, and says what context fits."""
         options = self.options
         if device.is_gpu:
-            # What others in this process were promised, they have taken.
+            # What others in this process were promised is counted as taken.
             has: int | None = max(0, device.usable_bytes - taken_of(device))
             options = evolve(options, reserved=0)
         else:

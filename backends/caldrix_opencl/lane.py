@@ -12,7 +12,7 @@ from caldrix.models.program import Program
 from caldrix.weights.blocks import FORMATS, is_quantized
 from caldrix.weights.tensor import Tensor
 from caldrix_cpu.lane import CpuLane
-from caldrix_opencl.devices import Device, chosen, devices, is_installed, missing
+from caldrix_opencl.devices import Device, chosen, devices, is_installed
 
 
 class OpenClLane(ABC):
@@ -60,18 +60,22 @@ class OpenClLane(ABC):
 
     def describe(self) -> Mapping[str, object]:
         """The devices that the lane would choose from, or what is missing."""
-        found = self.choose(devices()) if is_installed() else ()
-        if not found:
-            return {"runs models": "no", "missing": f"the lane {missing(self.name)}"}
-        facts: dict[str, object] = {"runs models": f"on {chosen(found, None, self.name).name}"}
+        try:
+            found = self._found()
+            used = chosen(found, None, self.name)
+        except LaneUnavailable as refusal:
+            return {"runs models": "no", "missing": str(refusal)}
+        facts: dict[str, object] = {"runs models": f"on {used.name}"}
         for index, device in enumerate(found):
             facts.update(device.facts(f"{self.name}:{index}"))
         return facts
 
     def device(self) -> Device:
         """The device that models run on. Raises LaneUnavailable."""
-        found = self.choose(devices()) if is_installed() else ()
-        return chosen(found, self._number, self.name)
+        return chosen(self._found(), self._number, self.name)
+
+    def _found(self) -> Sequence[Device]:
+        return self.choose(devices()) if is_installed() else ()
 
     @abstractmethod
     def choose(self, found: Sequence[Device]) -> Sequence[Device]:

@@ -57,7 +57,7 @@ class Picker:
         self._vocab_size = vocab_size
         self._most_seen = min(positions, vocab_size)
         self._lanes = context.shape.lanes
-        group = min(_GROUP, context.device.handle.max_work_group_size)
+        group = min(_GROUP, context.device.group_size)
         self._members = 1 if self._lanes == 1 else group // self._lanes
         self._settings = np.zeros(most, _SETTINGS)
         self._seen = np.zeros(most * self._most_seen, np.int32)
@@ -101,12 +101,19 @@ class Picker:
             )
             seen += len(ids)
         seen_buffer, settings, tokens = self._on_device
-        if seen:
-            cl.enqueue_copy(self._queue, seen_buffer, self._seen[:seen], is_blocking=False)
-        cl.enqueue_copy(self._queue, settings, self._settings[:count], is_blocking=False)
+        # An event that is dropped before its copy has ended waits for it, and all threads with it.
+        copies = [
+            cl.enqueue_copy(self._queue, buffer, values, is_blocking=False)
+            for buffer, values in (
+                (seen_buffer, self._seen[:seen]),
+                (settings, self._settings[:count]),
+            )
+            if len(values)
+        ]
         local = self._members * self._lanes, 1
         cl.enqueue_nd_range_kernel(self._queue, self._kernel, (local[0], count), local)
         cl.enqueue_copy(self._queue, self._tokens[:count], tokens, is_blocking=True)
+        copies.clear()
         picked: list[int] = self._tokens[:count].tolist()
         return picked
 

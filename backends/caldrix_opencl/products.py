@@ -94,6 +94,7 @@ class Products:
                 {
                     "TOKENS": tokens,
                     "MANY": int(tokens == self._shape.many),
+                    "TILES": self._shape.tiles,
                     **definitions_of(product.layout),
                     **_gating(product),
                 },

@@ -11,8 +11,9 @@ import attrs
 import numpy as np
 from attrs import frozen
 
+from caldrix.models.batching import formats_of
 from caldrix.models.lane import Executor, Lane, LaneOptions, LaneUnavailable, Slice, TokenIds
-from caldrix.models.registry import bind
+from caldrix.models.registry import BoundProgram, bind
 from caldrix.weights.checkpoint import open_checkpoint
 from caldrix.weights.tensor import Float32
 
@@ -180,12 +181,22 @@ def open_subject(path: Path, lane: Lane, options: LaneOptions) -> Iterator[Opene
             return LaneSubject(f"caldrix {lane.name}", stack.enter_context(executor))
 
         try:
+            _require_batches(lane, bound, options)
             opened = Opened(compiled(options), options.rows, None)
         except LaneUnavailable as refusal:
             if options.rows == 1:
                 raise
             opened = Opened(compiled(attrs.evolve(options, rows=1)), 1, str(refusal))
         yield opened
+
+
+def _require_batches(lane: Lane, bound: BoundProgram, options: LaneOptions) -> None:
+    formats = formats_of(bound) if options.dtype == "auto" else {options.dtype.upper()}
+    if options.rows > 1 and not lane.batches(formats):
+        raise LaneUnavailable(
+            f"the {lane.name} lane computes one sequence at a time with weights in "
+            f"{', '.join(sorted(formats))}"
+        )
 
 
 def max_context(path: Path) -> int:

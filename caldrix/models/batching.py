@@ -14,7 +14,7 @@ from attrs import frozen
 from caldrix.errors import Refusal
 from caldrix.models.lane import Lane
 from caldrix.models.program import Linear, Logits
-from caldrix.models.registry import bind
+from caldrix.models.registry import BoundProgram, bind
 from caldrix.weights.blocks import FORMATS
 from caldrix.weights.checkpoint import open_checkpoint
 from caldrix.weights.progress import Progress
@@ -83,12 +83,16 @@ class Batching:
 def matrix_formats(path: Path) -> Set[str]:
     """The formats of the matrices that a checkpoint's model multiplies with."""
     with open_checkpoint(path) as checkpoint:
-        bound = bind(checkpoint)
-        return {
-            bound.weights[operation.weight].format.name
-            for operation in bound.program.operations
-            if isinstance(operation, Linear | Logits)
-        }
+        return formats_of(bind(checkpoint))
+
+
+def formats_of(bound: BoundProgram) -> Set[str]:
+    """The formats of the matrices that a model multiplies with."""
+    return {
+        bound.weights[operation.weight].format.name
+        for operation in bound.program.operations
+        if isinstance(operation, Linear | Logits)
+    }
 
 
 def _named(formats: Set[str]) -> str:

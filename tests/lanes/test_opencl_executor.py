@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,14 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caldrix.models.draw import Draw
 from caldrix.models.lane import LaneError, LaneLost, LaneOptions, Slice
 from caldrix.models.registry import bind
 from caldrix.weights.checkpoint import open_checkpoint
 from caldrix_cpu.numpy_executor import numpy_executor
 from tests.references import tiny
 from tests.references.arrays import load_arrays
+from tests.support.as_gguf import write_gguf
 from tests.support.compiled import Array, feed
 from tests.support.opencl import SHAPES, on_host, require_device
 from tests.support.random_models import random_model, tokens
@@ -50,7 +53,18 @@ def assert_close(logits: Array, expected: Array, tolerance: float) -> None:
 @pytest.mark.parametrize("name", tiny.CONFIGS)
 def test_logits_equal_the_reference(name: str, kv_dtype: str, shape: str, tmp_path: Path) -> None:
     require_device()
-    with open_checkpoint(tiny.write_checkpoint(name, tmp_path)) as opened:
+    assert_as_reference(tiny.write_checkpoint(name, tmp_path), name, kv_dtype, shape)
+
+
+@shapes
+def test_logits_of_a_gguf_file_equal_the_reference(shape: str, tmp_path: Path) -> None:
+    """Whose rotary embeddings turn neighbouring columns."""
+    require_device()
+    assert_as_reference(write_gguf("llama", tmp_path / "llama.gguf"), "llama", "f32", shape)
+
+
+def assert_as_reference(path: Path, name: str, kv_dtype: str, shape: str) -> None:
+    with open_checkpoint(path) as opened:
         bound = bind(opened)
         with on_host(bound.program, bound.weights, shape=shape, kv_dtype=kv_dtype) as executor:
             logits = feed(executor, PROMPT.tolist(), row=1)
@@ -236,22 +250,33 @@ def test_leaving_frees_what_it_held() -> None:
     assert inside - taken() > caches
 
 
-def test_a_lost_device_ends_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_copy_to_the_device_is_dropped_before_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its event would wait for it, for as long as all launches before it take, with all threads."""
     require_device()
     import pyopencl as cl
 
-    model = random_model("llama", "Q8_0")
-    with on_host(model.program, model.weights) as executor:
-        with monkeypatch.context() as broken:
+    copy, dropped = cl.enqueue_copy, []
 
-            def lose(*arguments: object) -> None:
-                raise cl.RuntimeError("the bus fell off")
+    class Copy:
+        def __init__(self, event: cl.Event) -> None:
+            self._event = event
 
-            broken.setattr(cl, "enqueue_nd_range_kernel", lose)
-            with pytest.raises(LaneLost, match=r"the device failed .* start the server again"):
-                executor.step([piece(0, 0, [1])])
-        with pytest.raises(LaneLost):
-            executor.step([piece(0, 0, [1])])
+        def __del__(self) -> None:
+            dropped.append(self._event.command_execution_status)
+
+    def watched(*arguments: Any, is_blocking: bool = True, **named: Any) -> Any:
+        event = copy(*arguments, is_blocking=is_blocking, **named)
+        return event if is_blocking else Copy(event)
+
+    model, draw = random_model("llama", "Q8_0"), Draw(0.5, 1.0)
+    with on_host(model.program, model.weights, context=CONTEXT, picks=True) as executor:
+        monkeypatch.setattr(cl, "enqueue_copy", watched)
+        for _ in range(20):
+            executor.step([piece(0, 0, SEQUENCES[0], 40), Slice(1, 0, PROMPT, 1, draw=draw)])
+    # Places, embeddings, which logits are wanted, in two parts, and settings.
+    assert dropped == [cl.command_execution_status.COMPLETE] * (20 * 5)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_5"])

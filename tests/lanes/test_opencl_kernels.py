@@ -7,7 +7,8 @@ float32 sums of some hundred terms are off by, relative to the largest number of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +32,13 @@ def result_of(
     x: Array,
     weights: Mapping[str, Tensor],
     shape: str,
-    *,
-    identity: bool = True,
+    cuts: Sequence[int] = (1, 3),
 ) -> Array:
-    """What an operation makes of ``[tokens, width]``, given as features in a few slices' sizes."""
+    """What an operation makes of ``[tokens, width]``, given as features in slices' sizes."""
     tokens, width = x.shape
-    b = ProgramBuilder("test", vocab_size=width, max_context=64)
+    b = ProgramBuilder("test", vocab_size=width, max_context=tokens)
     out = build(b, b.embed("e", width))
-    b = ProgramBuilder("test", vocab_size=out.width, max_context=64)
+    b = ProgramBuilder("test", vocab_size=out.width, max_context=tokens)
     selected = b.select(build(b, b.embed("e", width)))
     program = b.logits(selected, "one")
     given = {
@@ -47,9 +47,9 @@ def result_of(
         "one": float_tensor(np.eye(out.width)),
     }
     ids = np.zeros(tokens, np.int64)
-    with on_host(program, given, shape=shape) as executor:
+    with on_host(program, given, shape=shape, context=tokens) as executor:
         parts = []
-        for first, last in ((0, 1), (1, 3), (3, tokens)):
+        for first, last in pairwise((0, *cuts, tokens)):
             features = Features(np.arange(last - first), x[first:last])
             parts.append(
                 executor.step([Slice(1, first, ids[first:last], last - first, features)]).copy()
@@ -190,9 +190,22 @@ def test_gates_and_parts(activation: Activation, shape: str) -> None:
 @pytest.mark.parametrize("head_dim", [12, 16, 40])
 @pytest.mark.parametrize("window", [None, 3])
 def test_attention(window: int | None, head_dim: int, shape: str) -> None:
+    assert_attends(TOKENS, head_dim, window, shape, cuts=(1, 3))
+
+
+@shapes
+@pytest.mark.parametrize("window", [None, 400])
+def test_attention_over_several_segments(window: int | None, shape: str) -> None:
+    """In one piece, and by a few tokens whose segments are computed side by side."""
+    assert_attends(530, 12, window, shape, cuts=(500, 506, 507))
+
+
+def assert_attends(
+    tokens: int, head_dim: int, window: int | None, shape: str, cuts: Sequence[int]
+) -> None:
     """Of six heads that share two of keys and values."""
     wide, narrow, scale = 6 * head_dim, 2 * head_dim, 0.3
-    x = random_values(TOKENS, wide + 2 * narrow)
+    x = random_values(tokens, wide + 2 * narrow)
 
     def build(b: ProgramBuilder, v: Value) -> Value:
         q, k = b.part(v, 0, wide), b.part(v, wide, narrow)
@@ -200,16 +213,16 @@ def test_attention(window: int | None, head_dim: int, shape: str) -> None:
         return b.attend(q, k, b.part(v, wide + narrow, narrow), cache, heads=6, scale=scale)
 
     exact = x.astype(np.float64)
-    q = exact[:, :wide].reshape(TOKENS, 6, head_dim)
+    q = exact[:, :wide].reshape(tokens, 6, head_dim)
     k, v = (
-        np.repeat(part.reshape(TOKENS, 2, head_dim), 3, axis=1)
+        np.repeat(part.reshape(tokens, 2, head_dim), 3, axis=1)
         for part in (exact[:, wide : wide + narrow], exact[:, wide + narrow :])
     )
     scores = scale * np.einsum("thd,shd->hts", q, k)
-    behind = np.arange(TOKENS)[:, None] - np.arange(TOKENS)
-    hidden = (behind < 0) | (behind >= (window or TOKENS))
+    behind = np.arange(tokens)[:, None] - np.arange(tokens)
+    hidden = (behind < 0) | (behind >= (window or tokens))
     scores = np.where(hidden, -np.inf, scores)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    expected = np.einsum("hts,shd->thd", weights, v).reshape(TOKENS, wide)
-    assert_close(result_of(build, x, {}, shape), expected)
+    expected = np.einsum("hts,shd->thd", weights, v).reshape(tokens, wide)
+    assert_close(result_of(build, x, {}, shape, cuts), expected)

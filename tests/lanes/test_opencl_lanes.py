@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from attrs import evolve
+from structlog.testing import capture_logs
 
 from caldrix.models.builder import ProgramBuilder
 from caldrix.models.encoder_program import EncoderBuilder
@@ -198,7 +200,7 @@ def test_binaries_are_kept_and_damaged_ones_built_again(
     def start(driver: str) -> None:
         # As in another process.
         monkeypatch.setattr(build, "_BUILT", {})
-        with opened(attrs.evolve(device, driver=driver)) as context:
+        with opened(evolve(device, driver=driver)) as context:
             program = build.Builder(context).program(["lanes", "norm"], {"PARTS": 1})
             assert cl.Kernel(program, "rms_norm").num_args > 0
 
@@ -214,9 +216,17 @@ def test_binaries_are_kept_and_damaged_ones_built_again(
     start("2")
     assert built == ["norm"] * 3
 
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(build, "write_object", full)
+    with capture_logs() as logs:
+        start("3")
+    assert [entry["event"] for entry in logs] == ["kernels_not_kept"]
+
 
 @pytest.mark.parametrize(
-    ("most", "expected"), [(1024, (8, 4, 16)), (64, (4, 4, 4)), (8, (1, 1, 1))]
+    ("most", "expected"), [(1024, (8, 4, 16)), (64, (4, 4, 4)), (16, (1, 1, 1))]
 )
 def test_a_gpu_is_given_no_larger_groups_than_it_takes(
     most: int, expected: tuple[int, int, int]
@@ -224,10 +234,17 @@ def test_a_gpu_is_given_no_larger_groups_than_it_takes(
     pytest.importorskip("pyopencl")
     from caldrix_opencl.context import CPU, shape_for
 
-    small = SimpleNamespace(max_work_group_size=most)
-    shape = shape_for(attrs.evolve(RADEON, handle=small))
+    shape = shape_for(evolve(RADEON, group_size=most))
     assert (shape.split, shape.heads, shape.parts) == expected
-    assert shape_for(attrs.evolve(PROCESSOR, handle=small)) == CPU
+    assert shape_for(evolve(PROCESSOR, group_size=most)) == CPU
+
+
+@pytest.mark.parametrize(("wave", "heads"), [(32, 2), (64, 4), (0, 4)])
+def test_heads_that_attend_together_are_one_wave(wave: int, heads: int) -> None:
+    pytest.importorskip("pyopencl")
+    from caldrix_opencl.context import shape_for
+
+    assert shape_for(evolve(RADEON, group_size=1024, wave=wave)).heads == heads
 
 
 def test_a_device_that_has_to_be_there_is_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,10 +280,46 @@ def test_doctor_says_what_a_device_is() -> None:
         ("most in one piece", "GiB"),
         ("work-group", "up to "),
         ("language", "OpenCL C "),
-        ("driver", ""),
+        ("driver", device.driver),
     ):
         assert said in str(facts[f"host:0 {name}"])
     radeon = evolve(RADEON, wave=32, group_size=1024, computes_halves=True)
     assert radeon.facts("hip:0")["hip:0 work-group"] == "up to 1024, 32 at a time"
     assert radeon.facts("hip:0")["hip:0 float16 arithmetic"] == "yes"
     assert RADEON.facts("x")["x work-group"] == "up to 0, not known how many at a time"
+
+
+def test_a_driver_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = require_device()
+    cl = pytest.importorskip("pyopencl")
+
+    class Broken:
+        name = "Broken"
+
+        @property
+        def extensions(self) -> str:
+            raise cl.LogicError("lost in the middle")
+
+        def get_devices(self) -> list[object]:
+            raise cl.RuntimeError("out of order")
+
+    platforms = [
+        *cl.get_platforms(),
+        Broken(),
+        SimpleNamespace(name="Odd", get_devices=lambda: [Broken()]),
+    ]
+    monkeypatch.setattr(cl, "get_platforms", lambda: platforms)
+    with capture_logs() as logs:
+        assert [each.name for each in devices.devices()] == [device.name]
+    assert [(log["platform"], log["error"]) for log in logs] == [
+        ("Broken", "out of order"),
+        ("Odd", "lost in the middle"),
+    ]
+
+
+def test_a_pyopencl_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "is_installed", lambda: True)
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    told = str(HostLane().describe()["missing"])
+    assert told.startswith("pyopencl does not load (")
+    assert told.endswith("); pip install --force-reinstall pyopencl")

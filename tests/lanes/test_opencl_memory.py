@@ -206,9 +206,10 @@ def test_all_that_is_taken_was_counted(family: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(footprint.Footprint, "require", require)
-        with on_device(model, device, "gpu", context=3000) as executor:
+        with on_device(model, device, "gpu", context=3000, snapshots=1) as executor:
             taken = taken_of(device) - before
             assert executor.prefill == PrefillSizes(alone=512, shared=256)
+    assert taken_of(device) == before
     (needed,) = counted
     assert 0.98 * needed <= taken <= needed
 
@@ -243,6 +244,22 @@ def test_a_device_that_fails_in_whatever_it_does_is_lost(
     for again in (use, lambda executor: executor.resumable(0, 1)):
         with pytest.raises(LaneLost):
             again(executor)
+
+
+def out_of_resources(*arguments: object, **named: object) -> None:
+    raise cl.MemoryError(cl._cl._ErrorRecord("enqueue", -5, ""))
+
+
+def test_a_device_without_resources_for_anything_is_lost(executor: Executor) -> None:
+    """As drivers say it of one that has failed, too."""
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr(cl, "enqueue_nd_range_kernel", out_of_resources)
+        with pytest.raises(LaneError, match="the device's memory is full") as once:
+            executor.step([piece(0, 40, [1], wanted=1)])
+        full.setattr(cl, "enqueue_copy", out_of_resources)
+        with pytest.raises(LaneLost, match="OUT_OF_RESOURCES"):
+            executor.step([piece(0, 0, TEXT)])
+    assert not isinstance(once.value, LaneLost)
 
 
 def test_no_memory_for_a_snapshot_is_no_loss(

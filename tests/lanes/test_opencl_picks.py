@@ -135,11 +135,15 @@ def test_the_candidates(kind: str, size: int, shape: str, devices: dict[str, Dev
     for cut in CUTS:
         kept = candidates(logits, cut)
         count = int(kept.maybe.sum())
-        if count > 100:
-            continue
-        found = devices[shape].pick(logits, spread(cut, 2 * count))
+        every = count <= 100
+        found = devices[shape].pick(logits, spread(cut, 2 * count if every else MOST))
         assert found == sorted(found)
-        assert set(np.flatnonzero(kept.sure)) <= set(found) <= set(np.flatnonzero(kept.maybe))
+        assert set(found) <= set(np.flatnonzero(kept.maybe))
+        if every:
+            assert set(np.flatnonzero(kept.sure)) <= set(found)
+        else:
+            # Of so many, those that are evenly spaced.
+            assert len(set(found)) == MOST
 
 
 @shapes

@@ -127,7 +127,7 @@ static inline void attend_head(
     write_result(&all, values + out_at + token * out_stride + (size_t)head * head_dim, head_dim);
 }
 
-__kernel void attend(ATTENDING)
+KERNEL(LANES, HEADS) attend(ATTENDING)
 {
     OWN_MEMORY
     attend_head(get_global_id(1), get_global_id(2), query, shared,
@@ -136,7 +136,7 @@ __kernel void attend(ATTENDING)
 }
 
 // Of a few tokens: a group for each segment, of which those past a token's position do nothing.
-__kernel void attend_segment(ATTENDING)
+KERNEL(LANES, HEADS) attend_segment(ATTENDING)
 {
     const int head = get_global_id(1);
     const size_t token = get_global_id(2);
@@ -158,7 +158,7 @@ __kernel void attend_segment(ATTENDING)
     }
 }
 
-__kernel void merge_segments(ATTENDING)
+KERNEL(LANES, HEADS) merge_segments(ATTENDING)
 {
     const int head = get_global_id(1);
     const size_t token = get_global_id(2);

@@ -22,7 +22,7 @@ static inline float softplus(float x)
     return fmax(x, 0.0f) + log1p(exp(-fabs(x)));
 }
 
-__kernel void delta_rule(
+KERNEL(LANES, 1) delta_rule(
     __global float *values, ulong q_at, int q_stride, ulong k_at, int k_stride,
     ulong v_at, int v_stride, ulong decay_at, int decay_stride,
     ulong strength_at, int strength_stride, ulong out_at, int out_stride,

@@ -9,6 +9,9 @@
 #define TILE 16
 #define LANES (TILE / VECTOR)
 
+// A kernel whose groups are so large, which spares a group that is one wave its barriers.
+#define KERNEL(x, y) __kernel __attribute__((reqd_work_group_size(x, y, 1))) void
+
 static inline float sum_of_all(float16 v)
 {
     const float8 a = v.lo + v.hi;

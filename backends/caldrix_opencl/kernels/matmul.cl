@@ -61,7 +61,14 @@ static inline void write_results(
     }
 }
 
-__kernel void matmul(
+#if VECTOR == TILE
+KERNEL(1, 1)
+#elif MANY
+KERNEL(TILE * TILES, 1)
+#else
+KERNEL(TILE, SPLIT)
+#endif
+matmul(
     __global const uchar *weights, ulong tile_bytes, int columns, int tiles, int each,
     __global const float *values, ulong x_at, int x_stride,
     __global float *out, ulong out_at, int out_stride,

@@ -3,7 +3,7 @@
 //
 // ``residual_at`` is negative where nothing is added to the result.
 
-__kernel void rms_norm(
+KERNEL(LANES, PARTS) rms_norm(
     __global float *values, ulong x_at, int x_stride, ulong out_at, int out_stride,
     __global const float *weight, int width, float eps, long residual_at, int residual_stride)
 {

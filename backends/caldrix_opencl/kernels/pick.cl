@@ -184,7 +184,7 @@ static inline int reached(__local const float *weights, int count, float target,
 
 // Each group has ``weights`` of its own, ``[PADDED]``, and ``partial``, ``[CHUNKS][TILE]``; there
 // are no more than MOST_CHUNKS.
-__kernel void pick_token(
+KERNEL(MEMBERS * LANES, 1) pick_token(
     __global float *logits, __global float *weights, __global float *partial,
     __global const int *seen, __global const Settings *settings, __global int *tokens, int vocab)
 {

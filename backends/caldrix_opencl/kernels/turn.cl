@@ -67,7 +67,7 @@ static inline void turn_head(
     }
 }
 
-__kernel void turn(TURNING)
+KERNEL(LANES, 1) turn(TURNING)
 {
     __local float shared[TILE], column[DIM];
     turn_head(get_global_id(1), get_global_id(2), shared, column,
