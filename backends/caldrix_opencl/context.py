@@ -15,7 +15,7 @@ import structlog
 from attrs import evolve, frozen
 
 from caldrix.models.lane import LaneError, LaneUnavailable
-from caldrix_opencl.devices import Device
+from caldrix_opencl.devices import Device, pocl_cache
 
 _log = structlog.get_logger(__name__)
 
@@ -267,8 +267,10 @@ def starting(device: Device) -> Iterator[None]:
     try:
         yield
     except cl.Error as error:
+        damaged = "" if device.is_gpu else f", remove {pocl_cache()} if that is damaged"
         raise LaneUnavailable(
-            f"the driver of {device.name} failed ({error}); try a newer one, or --backend cpu"
+            f"the driver of {device.name} failed ({error}); try a newer one{damaged}, or "
+            "--backend cpu"
         ) from error
 
 

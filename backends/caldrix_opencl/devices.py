@@ -17,7 +17,7 @@ import structlog
 from attrs import field, frozen
 
 from caldrix.models.lane import LaneUnavailable
-from caldrix.weights.cache import cache_root
+from caldrix.weights.cache import cache_root, takes_files
 
 _log = structlog.get_logger(__name__)
 
@@ -96,6 +96,11 @@ def is_installed() -> bool:
     return find_spec("pyopencl") is not None
 
 
+def pocl_cache() -> Path:
+    """Where PoCL keeps what it compiles: POCL_CACHE_DIR, else a folder of the models' cache."""
+    return Path(os.environ.get(_POCL_CACHE) or cache_root() / "pocl")
+
+
 def devices() -> Sequence[Device]:
     """All devices of all platforms; none where no platform is installed.
 
@@ -108,8 +113,8 @@ def devices() -> Sequence[Device]:
         raise LaneUnavailable(
             f"pyopencl does not load ({error}); pip install --force-reinstall pyopencl"
         ) from error
-    # What PoCL compiles belongs to the models' cache; it looks at this when it is first loaded.
-    os.environ.setdefault(_POCL_CACHE, str(cache_root() / "pocl"))
+    # It looks at this when it is first loaded.
+    os.environ[_POCL_CACHE] = str(pocl_cache())
     none_found = pyopencl.status_code.PLATFORM_NOT_FOUND_KHR
     with _passing_over("OpenCL", none_found):
         return [each for platform in pyopencl.get_platforms() for each in _devices_of(platform)]
@@ -194,6 +199,12 @@ def missing(lane: str) -> str:
     if not is_installed():
         return "needs pyopencl; pip install 'caldrix[opencl]'"
     if lane == "host":
+        kept = pocl_cache()
+        if not takes_files(kept):
+            return (
+                f"finds no driver that works: PoCL keeps what it compiles in {kept}, which cannot "
+                "be written; set POCL_CACHE_DIR, or CALDRIX_CACHE, to a directory that can"
+            )
         return "finds no OpenCL driver for this processor; apt install pocl-opencl-icd"
     if not _KFD.exists():
         return (

@@ -358,6 +358,9 @@ def _places(begin: Embed, items: Sequence[Item]) -> tuple[Mapping[Value, Place],
     for index, item in enumerate(items):
         last_read.update(dict.fromkeys(results(item), index))
         last_read.update(dict.fromkeys(_reads(item), index))
+        if isinstance(item, Select):
+            # What follows is done for some of its tokens after others.
+            last_read[item.x] = len(items)
     arena = _Arena()
     places: dict[Value, Place] = {}
     left: dict[int, set[Value]] = {}

@@ -23,7 +23,7 @@ from caldrix.cli.options import DtypeFlag, Whole, check_positive, read_threads
 from caldrix.cli.progress import TerminalProgress
 from caldrix.cli.termination import ended_by_sigterm
 from caldrix.errors import Refusal
-from caldrix.models.lane import LaneOptions, find_lane
+from caldrix.models.lane import LaneOptions, OnDevice, find_lane
 from caldrix.weights.names import DEFAULT_MODEL, resolve
 
 
@@ -81,6 +81,8 @@ def bench(
             raise Refusal(f"--depth {number} is given twice; once is enough")
     thread_count = read_threads(threads)
     lane = find_lane(backend)
+    if isinstance(lane, OnDevice):
+        lane.device()
     with ExitStack() as stack:
         with ended_by_sigterm(), TerminalProgress() as progress:
             resolved = resolve(model, progress)

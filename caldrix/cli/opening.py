@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-from attrs import frozen
+from attrs import evolve, frozen
 from cyclopts import Parameter
 
 from caldrix.cli.options import (
@@ -22,7 +23,7 @@ from caldrix.cli.speculation import SpeculationFlags
 from caldrix.engine.speculation.opening import Speculation, open_speculation
 from caldrix.engine.speculation.settings import SpeculationSettings, settle
 from caldrix.models.batching import Batching
-from caldrix.models.lane import Lane, find_lane
+from caldrix.models.lane import Lane, OnDevice, find_lane
 from caldrix.models.loading import TextModel, load_model
 from caldrix.weights.progress import Progress
 
@@ -50,6 +51,16 @@ class Opening:
     batching: Batching
     sampler: SamplerFlag | None
     guessing: SpeculationSettings
+
+    def for_decisions(self, progress: Progress) -> Self:
+        """The same for a model trained for decisions: those are answered one at a time."""
+        if self.batching.asked is not None or self.lane.usual_rows == 1:
+            return self
+        progress.note(
+            "one request at a time: decisions are answered only so; --max-batch "
+            f"{self.lane.usual_rows} answers other requests together, and none of those"
+        )
+        return evolve(self, batching=evolve(self.batching, asked=1))
 
     @contextmanager
     def open(
@@ -135,6 +146,9 @@ class ModelFlags:
         budget = self.weight_budget
         size = None if budget is None else read_size("--weight-budget", budget)
         lane = find_lane(self.backend)
+        # Before the model: what is missing should not be told after fetching one.
+        if isinstance(lane, OnDevice):
+            lane.device()
         batching = Batching(lane, self.max_batch, self.dtype)
         # Where the files decide, they may yet make it one.
         max_batch = batching.known() or 1

@@ -146,6 +146,8 @@ def serve(
             resolved = resolve(DEFAULT_MODEL if model is None else model, progress)
             # Before the weights: a config that can't be read should not be told after a minute.
             trained = find_decider_config(resolved.path)
+            if trained is not None:
+                opening = opening.for_decisions(progress)
             opened = stack.enter_context(
                 opening.open(
                     resolved.path,
@@ -253,6 +255,6 @@ def _banner(model: TextModel, serving: _Serving, urls: Sequence[str]) -> str:
         served_name=serving.served_name,
         path=serving.path,
         lane=serving.lane,
-        decides=serving.decider is not None,
+        decides=serving.decider is not None and model.rows == 1,
         speculation=None if serving.speculation is None else serving.speculation.summary,
     )

@@ -333,6 +333,15 @@ class Lane(Protocol):
 
 
 @runtime_checkable
+class OnDevice(Protocol):
+    """A lane that a machine may lack the device for."""
+
+    def device(self) -> object:
+        """What models run on. Raises LaneUnavailable where it is missing."""
+        ...
+
+
+@runtime_checkable
 class ManyDevices(Protocol):
     """A lane that has several devices to choose from."""
 

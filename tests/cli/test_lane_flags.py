@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
-from caldrix.cli import opening
+from caldrix.cli import opening, serve
 from caldrix.cli.main import execute
 from caldrix.cli.options import read_size
 from caldrix.errors import Refusal
@@ -86,6 +86,36 @@ def test_flags_reach_the_lane_and_its_progress_the_terminal(
     times = 2 if command[0] == "serve" else 1
     assert [each.snapshots for each in lane.asked] == [1, 0][-times:]
     assert capsys.readouterr().err == "compiling kernels\ncaldrix: it only listens\n"
+
+
+@pytest.mark.parametrize(("flags", "rows"), [([], 1), (["--max-batch", "8"], 8)])
+def test_a_decider_is_asked_one_thing_at_a_time_unless_told_otherwise(
+    flags: Sequence[str],
+    rows: int,
+    lane: AskedLane,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lane.usual_rows = 8
+    (model / "decider_config.json").write_text(
+        '{"temperature": 1.03, "neutralize_none": false, "isolated_levels": true}'
+    )
+    assert execute(["serve", "--port", "0", str(model), *flags]) == 2
+    assert {each.rows for each in lane.asked} == {rows}
+    assert ("--max-batch 8 answers other requests" in capsys.readouterr().err) == (rows == 1)
+
+
+def test_a_device_that_is_missing_is_told_before_a_model_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Deviceless(AskedLane):
+        def device(self) -> object:
+            raise LaneUnavailable("there is no device")
+
+    monkeypatch.setattr(opening, "find_lane", lambda name: Deviceless())
+    monkeypatch.setattr(serve, "resolve", lambda *arguments: pytest.fail("a model was looked for"))
+    assert execute(["serve", "--port", "0", "llama-8b"]) == 2
+    assert capsys.readouterr().err == "caldrix: there is no device\n"
 
 
 @pytest.mark.parametrize(

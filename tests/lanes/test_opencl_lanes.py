@@ -96,6 +96,10 @@ def test_what_is_missing_is_told_with_what_to_do(
         return str(refused.value)
 
     assert "apt install pocl-opencl-icd" in told(HostLane())
+    with monkeypatch.context() as unwritable:
+        unwritable.setenv("POCL_CACHE_DIR", str(tmp_path / "file" / "pocl"))
+        (tmp_path / "file").touch()
+        assert "file/pocl, which cannot be written; set POCL_CACHE_DIR" in told(HostLane())
     assert "modprobe amdgpu" in told(HipLane())
     (tmp_path / "kfd").touch()
     assert "apt install rocm-opencl-runtime" in told(HipLane())

@@ -340,6 +340,19 @@ def test_a_step_picks_for_some_rows_and_gives_the_logits_of_others(shape: str) -
         assert list(executor.picked) == expected[1:]
 
 
+def test_greedy_and_drawn_tokens_of_more_rows_than_are_computed_at_once() -> None:
+    """Their logits come in another order than the rows: none may lie where others are computed."""
+    model = random_model("llama", "F32")
+    draws = [Draw((row + 0.5) / 40, 1.5) if row % 2 else None for row in range(40)]
+    with on_host(model.program, model.weights, rows=40, picks=True) as executor:
+        rows = [piece(row, [row + 1], 1) for row in range(40)]
+        alone = np.concatenate([executor.step([each]).copy() for each in rows])
+        slices = [evolve(each, draw=draw) for each, draw in zip(rows, draws, strict=True)]
+        np.testing.assert_array_equal(executor.step(slices), alone[::2])
+        expected = [pick(alone[row], draw) for row, draw in enumerate(draws) if draw]
+        assert list(executor.picked) == expected
+
+
 def test_more_tokens_are_picked_than_have_their_logits_at_once() -> None:
     model = random_model("llama", "Q8_0")
     with on_host(model.program, model.weights, rows=40, picks=True) as executor:
