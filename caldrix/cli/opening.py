@@ -146,13 +146,14 @@ class ModelFlags:
         budget = self.weight_budget
         size = None if budget is None else read_size("--weight-budget", budget)
         lane = find_lane(self.backend)
-        # Before the model: what is missing should not be told after fetching one.
-        if isinstance(lane, OnDevice):
-            lane.device()
         batching = Batching(lane, self.max_batch, self.dtype)
         # Where the files decide, they may yet make it one.
         max_batch = batching.known() or 1
         picks_on_device(self.sampler, lane, max_batch=batching.known() or lane.usual_rows)
+        guessing = settle(guessing, lane, max_batch=max_batch, weight_budget=size)
+        # Before the model: what is missing should not be told after fetching one.
+        if isinstance(lane, OnDevice):
+            lane.device()
         return Opening(
             lane=lane,
             context=self.context,
@@ -162,5 +163,5 @@ class ModelFlags:
             weight_budget=size,
             batching=batching,
             sampler=self.sampler,
-            guessing=settle(guessing, lane, max_batch=max_batch, weight_budget=size),
+            guessing=guessing,
         )

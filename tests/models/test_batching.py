@@ -103,8 +103,12 @@ def test_what_can_be_refused_before_a_download_is(
 
 
 def test_what_the_files_decide_is_refused_before_their_weights(
-    quantized: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+    quantized: Path,
+    whole: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(HipLane, "device", lambda self: None)
     assert execute(["run", str(quantized), "--backend", "hip", "--max-batch", "8"]) == 2
     assert "--max-batch 8: the hip lane computes one" in capsys.readouterr().err
     assert execute(["run", str(whole), "--backend", "hip", "--speculate", "ngram"]) == 2
