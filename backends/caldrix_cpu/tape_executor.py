@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from attrs import frozen
 
-from caldrix.models.lane import LaneError, LaneLost, LaneOptions, PrefillSizes, Slice, Snapshot
+from caldrix.models.lane import LaneLost, LaneOptions, PrefillSizes, Slice, Snapshot
 from caldrix.models.program import Program, Select, inputs
 from caldrix.weights.tensor import Float32, Tensor
 from caldrix_cpu import tape
@@ -19,10 +19,11 @@ from caldrix_cpu.backoff import ThreadChoice
 from caldrix_cpu.embeddings import Embeddings
 from caldrix_cpu.numpy_kernels import compile_operation
 from caldrix_cpu.numpy_memory import RowMemory
-from caldrix_cpu.numpy_step import Step, check_features
+from caldrix_cpu.numpy_step import Step
 from caldrix_cpu.plan import ByNumpy, Plan, Projection
 from caldrix_cpu.row_arrays import rows_in_arrays
 from caldrix_cpu.runs import Run, runs_of
+from caldrix_cpu.slice_checks import SliceLimits
 from caldrix_cpu.step_memory import SMALL_TOKENS, StepMemory
 from caldrix_cpu.team import Team
 from caldrix_cpu.tiles.layouts import TILE_ROWS
@@ -68,6 +69,7 @@ class TapeExecutor:
         self.rewinds = not program.states
         self.bytes_read_per_token = tape_.bytes_read
         self._options = options
+        self._limits = SliceLimits(program.vocab_size, options.context, plan.begin.out.width)
         self._plan = plan
         self._tape = tape_
         self._team = team
@@ -114,13 +116,10 @@ class TapeExecutor:
     def step(self, slices: Sequence[Slice]) -> Float32:
         """Computes the slices; the logits are a view that the next step overwrites."""
         self._check_present()
-        rows = [each.row for each in slices]
-        if not rows or len(set(rows)) < len(rows):
-            raise LaneError(f"a step takes slices of rows of their own, got {rows}")
-        wanted = 0
+        self._limits.check(slices)
         for each in slices:
-            self._check(each)
-            wanted += each.wanted
+            self._rows.check(each.row, each.start)
+        wanted = sum(each.wanted for each in slices)
         for each in slices:
             self._rows.begin(each)
         logits = self._memory.logits(wanted)
@@ -167,21 +166,6 @@ class TapeExecutor:
     def _check_present(self) -> None:
         if self._left:
             raise LaneLost("the executor's block was left; its memory is gone")
-
-    def _check(self, part: Slice) -> None:
-        """Refuses what would make kernels read or write past their memory, or overwritten keys."""
-        count = len(part.tokens)
-        end = part.start + count
-        if not 0 <= part.wanted <= count:
-            raise LaneError(f"a slice of {count} tokens has no {part.wanted} whose logits to give")
-        for ids in (part.tokens, part.tokens if part.only is None else part.only):
-            lowest, highest = int(ids.min()), int(ids.max())
-            if lowest < 0 or highest >= self.vocab_size:
-                raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
-        if end > self._options.context:
-            raise LaneError(f"a slice ends past the context of {self._options.context} positions")
-        check_features(part, self._plan.begin.out.width)
-        self._rows.check(part.row, part.start)
 
     def _compute(self, run: Run, logits_row: int) -> None:
         memory, header = self._memory, self._header

@@ -16,8 +16,9 @@ from caldrix.models.draw import Draw
 from caldrix.models.lane import LaneError, LaneLost, LaneOptions, PrefillSizes, Slice, Snapshot
 from caldrix.models.program import Program
 from caldrix.weights.tensor import Float32, Tensor
-from caldrix_cpu.numpy_step import check_features, put_features
+from caldrix_cpu.numpy_step import put_features
 from caldrix_cpu.runs import MOST_TOKENS, Run, runs_of
+from caldrix_cpu.slice_checks import SliceLimits
 from caldrix_opencl.addresses import StepBuffers
 from caldrix_opencl.context import MOST_TOGETHER, Context
 from caldrix_opencl.launches import SEGMENT, Extent, Launch, separately
@@ -59,7 +60,7 @@ class OpenClExecutor:
         self.rewinds = not states
         self.device_memory = context.device.name if context.device.is_gpu else None
         self.prefill = PREFILL_ON_GPU if context.device.is_gpu else PrefillSizes()
-        self._options = options
+        self._limits = SliceLimits(program.vocab_size, options.context, plan.begin.out.width)
         self._context = context
         self._queue = context.queue
         self._sizes = context.shape.tokens
@@ -129,11 +130,10 @@ class OpenClExecutor:
     def step(self, slices: Sequence[Slice]) -> Float32:
         """Computes the slices; the logits are a view that the next step overwrites."""
         self._check_present()
-        rows = [each.row for each in slices]
-        if not rows or len(set(rows)) < len(rows):
-            raise LaneError(f"a step takes slices of rows of their own, got {rows}")
+        self._limits.check(slices)
         for each in slices:
-            self._check(each)
+            self._rows.check(each.row, each.start)
+            self._check_draw(each.draw)
         for each in slices:
             self._rows.begin(each)
         self._picked = []
@@ -241,22 +241,12 @@ class OpenClExecutor:
         if self._left:
             raise LaneLost("the executor's block was left, or its device lost; its memory is gone")
 
-    def _check(self, part: Slice) -> None:
-        """Refuses what would make kernels read or write past their memory."""
-        count = len(part.tokens)
-        if not 0 <= part.wanted <= count:
-            raise LaneError(f"a slice of {count} tokens has no {part.wanted} whose logits to give")
-        lowest, highest = int(part.tokens.min()), int(part.tokens.max())
-        if lowest < 0 or highest >= self.vocab_size:
-            raise LaneError(f"tokens are 0 to {self.vocab_size - 1}, not {lowest} to {highest}")
-        if part.start + count > self._options.context:
-            raise LaneError(f"a slice ends past the context of {self._options.context} positions")
-        if part.draw is not None:
-            if self._picker is None:
-                raise LaneError("this executor was not compiled to pick tokens")
-            self._picker.check(part.draw)
-        check_features(part, self._plan.begin.out.width)
-        self._rows.check(part.row, part.start)
+    def _check_draw(self, draw: Draw | None) -> None:
+        if draw is None:
+            return
+        if self._picker is None:
+            raise LaneError("this executor was not compiled to pick tokens")
+        self._picker.check(draw)
 
     def _compute(self, run: Run, logits: Float32) -> int:
         """Computes a run; returns how many of its tokens have their logits in ``logits`` now."""
