@@ -31,7 +31,7 @@ from caldrix.weights.tensor import Float32
 
 DEFAULT_CONTEXT = 32_768
 """The context where none is asked for, if the model was trained for so much."""
-LEAST_CONTEXT = 2048
+LEAST_CHOSEN_CONTEXT = 2048
 """What it is never made shorter than for the sake of memory: that needs a person to say so."""
 
 
@@ -101,7 +101,7 @@ def load_model(
     """The model of a checkpoint, running on a lane while the block lasts.
 
     What the options mean is said in `LaneOptions`; without a ``context`` it is the one that the
-    model was trained for, up to ``longest`` and, where that leaves at least `LEAST_CONTEXT`, to
+    model was trained for, up to ``longest`` and, where that leaves at least `LEAST_CHOSEN_CONTEXT`, to
     what the memory has room for. With ``keeps`` there are snapshots, if the memory has room for as
     much as a row more. ``progress`` is told nothing once the block is entered. Raises a Refusal
     that names what is wrong with the files or the options.
@@ -169,7 +169,7 @@ def _less(options: LaneOptions, refusal: LaneUnavailable, *, shrinks: bool) -> L
         return evolve(options, snapshots=0)
     if not shrinks or not isinstance(refusal, ContextUnavailable):
         raise refusal
-    if not LEAST_CONTEXT <= refusal.fitting < options.context:
+    if not LEAST_CHOSEN_CONTEXT <= refusal.fitting < options.context:
         raise refusal
     options.progress.note(
         f"the context is {refusal.fitting} tokens instead of {options.context}, as more does not "
