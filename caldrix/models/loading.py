@@ -101,9 +101,9 @@ def load_model(
     """The model of a checkpoint, running on a lane while the block lasts.
 
     What the options mean is said in `LaneOptions`; without a ``context`` it is the one that the
-    model was trained for, up to ``longest`` and, where that leaves at least `LEAST_CHOSEN_CONTEXT`, to
-    what the memory has room for. With ``keeps`` there are snapshots, if the memory has room for as
-    much as a row more. ``progress`` is told nothing once the block is entered. Raises a Refusal
+    model was trained for, up to ``longest`` and to what the memory has room for, where that leaves
+    at least `LEAST_CHOSEN_CONTEXT`. With ``keeps`` there are snapshots, if the memory has room for
+    as much as a row more. ``progress`` is told nothing once the block is entered. Raises a Refusal
     that names what is wrong with the files or the options.
     """
     with open_checkpoint(path) as checkpoint:
